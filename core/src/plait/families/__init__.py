@@ -1,0 +1,1 @@
+"""Families that come with core; they register through the same hooks as everyone else's."""

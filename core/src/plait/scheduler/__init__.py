@@ -1,0 +1,1 @@
+"""Which tokens run in the next step, and which pages they hold. Knows nothing of MLX."""

@@ -1,0 +1,79 @@
+"""The row kernels as functions of plain MLX operations: what each must equal.
+
+Each takes the kernel's inputs and returns the fence and the new arena. They copy the whole arena, so they serve tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from plait_metal.fence import new_fence
+
+
+def write_tokens(
+    arena: mx.array,
+    rows: mx.array,
+    pages: mx.array,
+    slots: mx.array,
+    window: mx.array,
+    after: mx.array,
+    *,
+    T: mx.Dtype,
+) -> Sequence[mx.array]:
+    """Rows [T, outer, inner] into the token windows of their pages; rows of page 0 or out of range are dropped."""
+    page, offset, block, outer, inner, _, page_count = (int(v) for v in window.tolist())
+    units = _with_spill(arena, T)
+    end = offset + outer * block * inner
+    part = units[:, offset:end].reshape(-1, outer, block, inner).transpose(0, 2, 1, 3)
+    valid = (pages > 0) & (pages < page_count) & (slots >= 0) & (slots < block)
+    part[mx.where(valid, pages, page_count), mx.where(valid, slots, 0)] = rows
+    part = part.transpose(0, 2, 1, 3).reshape(-1, end - offset)
+    units = mx.concatenate([units[:, :offset], part, units[:, end:page]], axis=1)
+    return new_fence(), _without_spill(units)
+
+
+def write_runs(
+    arena: mx.array, rows: mx.array, tables: mx.array, window: mx.array, after: mx.array, *, T: mx.Dtype, CHUNK: int
+) -> Sequence[mx.array]:
+    """Rows [R, units] laid over the pages of their runs; rows whose first page is 0 are dropped."""
+    page, offset, units_per_row, _, page_count, width = (int(v) for v in window.tolist())
+    units = _with_spill(arena, T)
+    position = offset + mx.arange(units_per_row)
+    column = mx.minimum(position // page, width - 1)
+    target = tables[:, column]
+    valid = (tables[:, :1] > 0) & (position // page < width)[None] & (target > 0) & (target < page_count)
+    units[mx.where(valid, target, page_count), mx.broadcast_to(position % page, target.shape)] = rows
+    return new_fence(), _without_spill(units)
+
+
+def zero_pages(
+    arena: mx.array, pages: mx.array, window: mx.array, after: mx.array, *, CHUNK: int
+) -> Sequence[mx.array]:
+    """Pages out of range are dropped."""
+    units = _with_spill(arena, mx.uint32)
+    valid = (pages >= 0) & (pages < arena.shape[0])
+    units[mx.where(valid, pages, arena.shape[0])] = 0
+    return new_fence(), _without_spill(units)
+
+
+def copy_pages(
+    arena: mx.array, sources: mx.array, targets: mx.array, window: mx.array, after: mx.array, *, CHUNK: int
+) -> Sequence[mx.array]:
+    """Pairs with the null page as target, or with a page out of range, are dropped."""
+    units = _with_spill(arena, mx.uint32)
+    count = arena.shape[0]
+    valid = (sources >= 0) & (sources < count) & (targets > 0) & (targets < count)
+    units[mx.where(valid, targets, count)] = units[mx.where(valid, sources, count)]
+    return new_fence(), _without_spill(units)
+
+
+def _with_spill(arena: mx.array, unit: mx.Dtype) -> mx.array:
+    """A copy of the arena in `unit`s, with one more page that takes what must not be written."""
+    spill = mx.zeros((1, arena.shape[1]), dtype=arena.dtype)
+    return mx.concatenate([arena, spill]).view(unit)
+
+
+def _without_spill(units: mx.array) -> mx.array:
+    return units[:-1].view(mx.uint32)
