@@ -69,6 +69,7 @@ class EngineCore:
         self._tokenizer = tokenizer
         self._step_done = step_done
         self._requests: dict[str, EngineRequest] = {}
+        self._forward_seconds = 0.0
 
     @property
     def busy(self) -> bool:
@@ -104,6 +105,7 @@ class EngineCore:
     def step(self) -> None:
         """Run one step; a forward that fails takes its own requests with it, and nothing else."""
         start = time.perf_counter()
+        self._forward_seconds = 0.0
         schedule = self.scheduler.schedule()
         if not schedule.rows:
             return
@@ -123,16 +125,14 @@ class EngineCore:
         """Run the forward and write what it produced; nothing lazy is left behind."""
         self._arenas.zero(schedule.new_pages)
         batch = self._builder.build(schedule)
+        draws = [self._requests[row.request.id].draw() for row in batch.sampling]
         start = time.perf_counter()
         logits = self._forward(batch.tokens, batch.step)
-        sampled = None
-        if batch.sampling:
-            sampled = sample(logits, [self._requests[row.request.id].draw() for row in batch.sampling])
-            mx.eval(sampled.arrays(), batch.step.produced())
-        else:
-            mx.eval(batch.step.produced())
+        sampled = sample(logits, draws) if draws else None
+        mx.eval([] if sampled is None else sampled.arrays(), batch.step.produced())
         self._arenas.commit(batch.step, batch.blocks, batch.slots)
-        self.totals.forward_seconds += time.perf_counter() - start
+        self._forward_seconds = time.perf_counter() - start
+        self.totals.forward_seconds += self._forward_seconds
         for row in batch.rows:
             self.scheduler.advance(row)
         return batch, sampled
@@ -216,6 +216,7 @@ class EngineCore:
             waiting=len(self.scheduler.waiting),
             free_pages=self.scheduler.allocator.free_pages,
             seconds=seconds,
+            forward_seconds=self._forward_seconds,
         )
 
 

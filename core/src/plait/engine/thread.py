@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 import structlog
 
+from plait import logs
 from plait.engine.core import EngineCore, Totals
 from plait.engine.detokenizer import Detokenizer
 from plait.engine.report import start_report
@@ -48,6 +49,7 @@ class EngineThread:
 
     def __init__(self, settings: Settings, plugins: Plugins | None = None) -> None:
         """Plan, load and start. Raises what planning and loading raise; the thread is gone then."""
+        logs.configure_once()
         self.settings = settings
         self.plugins = plugins or Plugins()
         self._random = random.Random(settings.seed)
@@ -192,8 +194,7 @@ class EngineThread:
             model, self.plan, self._tokenizer, tokens, self.plugins.choose_victim, self.plugins.step_done
         )
         self.report = start_report(planned, model, backend, self.plugins, self.settings, tokens)
-        for line in self.report:
-            log.info(line)
+        log.info("engine started", report=self.report)
 
     def _step_tokens(self) -> int:
         asked = self.settings.max_num_batched_tokens

@@ -22,6 +22,8 @@ from __future__ import annotations
 import attrs
 import mlx.core as mx
 
+from plait.ops.block_decay import BlockDecay, decay_factor
+
 
 @attrs.frozen
 class DeltaChunks:
@@ -30,7 +32,7 @@ class DeltaChunks:
     Attributes:
         solve: M [B, Hk, R, N, C, C], from what the state lacks to the deltas that are written.
         attend: P [B, Hk, R, N, C, C], from deltas to outputs.
-        reads: K over Q, decayed since the chunk's start, [B, Hk, R, N, 2 C, Dk].
+        reads: K and Q, decayed since the chunk's start, [B, Hk, R, N, 2, C, Dk].
         writes: K decayed until the chunk's end, [B, Hk, R, N, C, Dk].
         decay: of the whole chunk, [B, Hk, R, N, 1, 1 or Dk].
     """
@@ -40,35 +42,6 @@ class DeltaChunks:
     reads: mx.array
     writes: mx.array
     decay: mx.array
-
-
-@attrs.frozen
-class BlockDecay:
-    """Decay inside aligned blocks of tokens, [..., tokens, 1 or Dk].
-
-    Attributes:
-        since: from the block's start through each token.
-        until: from after each token to the block's end.
-        width: tokens of a block.
-    """
-
-    since: mx.array
-    until: mx.array
-    width: int
-
-    def pairs(self) -> tuple[mx.array, mx.array]:
-        """`since` and `until` as [..., pairs, 2, width, D]."""
-        shape = (*self.since.shape[:-2], -1, 2, self.width, self.since.shape[-1])
-        return self.since.reshape(shape), self.until.reshape(shape)
-
-    def doubled(self) -> BlockDecay:
-        """The same for blocks twice as wide."""
-        since, until = self.pairs()
-        left, right = since[..., :1, -1:, :], since[..., 1:, -1:, :]
-        one = mx.ones_like(left)
-        since = since * mx.concatenate([one, left], axis=-3)
-        until = until * mx.concatenate([right, one], axis=-3)
-        return BlockDecay(since.reshape(self.since.shape), until.reshape(self.until.shape), 2 * self.width)
 
 
 def _join(blocks: mx.array, lower: mx.array) -> mx.array:
@@ -85,8 +58,9 @@ def _lower(kq: mx.array, decay: BlockDecay) -> mx.array:
     """
     blocks = kq.reshape(*kq.shape[:5], -1, 2, decay.width, kq.shape[-1])
     right, left = blocks[..., 1, :, :], blocks[..., :1, :, 0, :, :]
-    since, until = (x[:, :, :, :, None] for x in decay.pairs())
-    since, until = since[..., 1, :, :], until[..., 0, :, :]
+    since, until = (x[:, :, :, :, None] for x in decay.across())
+    if decay.width == 1:  # one number per pair: a product of matrices would be all overhead
+        return (right * (left * since)).sum(axis=-1, keepdims=True)
     if since.shape[-1] == 1:  # one decay per head: the products are shared by the value heads of a key head
         return (right @ left.swapaxes(-1, -2)) * (since * until.swapaxes(-1, -2))
     return (right * since) @ (left * until).swapaxes(-1, -2)
@@ -104,10 +78,8 @@ def delta_chunks(q: mx.array, k: mx.array, g: mx.array, beta: mx.array) -> Delta
     batch, chunks, size, key_heads, _ = k.shape
     value_heads = beta.shape[-1]
     heads = (batch, key_heads, value_heads, chunks)
-    kq = mx.stack([k, q], axis=2).transpose(0, 4, 1, 2, 3, 5)[:, :, None]  # [B, Hk, 1, N, 2, C, Dk]
-    kq = mx.contiguous(kq)
-    since = mx.exp(g.transpose(0, 3, 4, 1, 2, 5))
-    decay = BlockDecay(since, mx.ones_like(since), 1)
+    kq = mx.stack([x.transpose(0, 3, 1, 2, 4) for x in (k, q)], axis=3)[:, :, None]  # [B, Hk, 1, N, 2, C, Dk]
+    decay = BlockDecay.of_tokens(decay_factor(g.transpose(0, 3, 4, 1, 2, 5)))
     solve = beta.transpose(0, 3, 4, 1, 2)[..., None, None]
     attend = mx.broadcast_to((kq[..., 0, :, :] * kq[..., 1, :, :]).sum(axis=-1), (*heads, size))[..., None, None]
     while decay.width < size:
@@ -119,7 +91,7 @@ def delta_chunks(q: mx.array, k: mx.array, g: mx.array, beta: mx.array) -> Delta
     return DeltaChunks(
         solve=solve.reshape(*heads, size, size),
         attend=attend.reshape(*heads, size, size),
-        reads=(kq * decay.since[:, :, :, :, None]).flatten(-3, -2),
+        reads=kq * decay.since[:, :, :, :, None],
         writes=kq[..., 0, :, :] * decay.until,
         decay=decay.since[..., -1:, :],
     )

@@ -72,6 +72,7 @@ class StepReport:
         waiting: requests that wait after the step.
         free_pages: pages that nobody holds after the step.
         seconds: wall time of the step.
+        forward_seconds: of these, the time in which MLX was building and running the forward and the sampling.
     """
 
     index: int
@@ -83,6 +84,7 @@ class StepReport:
     waiting: int
     free_pages: int
     seconds: float
+    forward_seconds: float
 
 
 class Scheduler:

@@ -74,7 +74,7 @@ struct SourceLocation {
   void __ubsan_handle_##handler(SourceLocation* where, void*, void*) {                  \
     EMU_FAIL("ub", CALLER, static_cast<int>(where->line), "%s", text);                  \
   }
-EMU_UNDEFINED(out_of_bounds, "index out of the bounds of a private array")
+EMU_UNDEFINED(out_of_bounds, "index out of the bounds of an array")
 EMU_UNDEFINED(shift_out_of_bounds, "shift by more bits than the type has, or by a negative number")
 EMU_UNDEFINED(divrem_overflow, "integer division by zero, or overflow of a division")
 EMU_UNDEFINED(add_overflow, "signed integer overflow in +")
