@@ -115,9 +115,13 @@ class Traces(RuleBasedStateMachine):
 
     # Rules
 
-    @rule(many=st.lists(st.tuples(st.integers(0, 20), st.integers(20, 100), st.booleans()), min_size=2, max_size=6))
-    def arrive(self, many: list[tuple[int, int, bool]]) -> None:
-        """Short prompts with long answers: together they outgrow the pool."""
+    @rule(
+        many=st.lists(st.tuples(st.integers(0, 20), st.integers(20, 100), st.booleans()), min_size=2, max_size=6),
+        alike=st.booleans(),
+    )
+    def arrive(self, many: list[tuple[int, int, bool]], alike: bool) -> None:
+        """Short prompts with long answers: together they outgrow the pool, those that are alike in one step."""
+        many = many[:1] * len(many) if alike else many
         for prompt, part, early in many:
             prompt = 1 + prompt % max(1, self.length - 1)
             self.arrive_one(prompt, max(1, (self.length - prompt) * part // 100), early)

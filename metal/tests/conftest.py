@@ -58,7 +58,11 @@ def run_text(emulator: EmulatorBackend) -> RunText:
     ) -> Sequence[mx.array]:
         kernel = Kernel("body", tuple(inputs), tuple(outputs), source, _no_reference, header, writes)
         launch = Launch(
-            grid, threadgroup, [shape for shape, _ in outputs.values()], [d for _, d in outputs.values()], template or {}
+            grid,
+            threadgroup,
+            [shape for shape, _ in outputs.values()],
+            [d for _, d in outputs.values()],
+            template or {},
         )
         return EmulatorBackend(EmulatorOptions(**options)).build(kernel)(list(inputs.values()), launch)
 

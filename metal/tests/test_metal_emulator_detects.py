@@ -51,14 +51,22 @@ INJECTIONS = {
     "read before the start": Injection({"oob"}, I_ + "y[i] = x[int(i) @];", "- 0", "- 1"),
     "wild index": Injection({"oob"}, I_ + "y[i] = x[i @];", "+ 0", "+ 400000000"),
     "pointer arithmetic": Injection({"oob"}, I_ + "auto p = x + i @; y[i] = *(p + 32);", "- 32", "+ 32"),
-    "past an arena": Injection({"oob"}, I_ + "const_cast<device uint*>(arena)[i @] = 1; y[i] = 0;", "", "+ 1", arena=True),
+    "past an arena": Injection(
+        {"oob"}, I_ + "const_cast<device uint*>(arena)[i @] = 1; y[i] = 0;", "", "+ 1", arena=True
+    ),
     "write to an input": Injection({"readonly"}, I_ + "y[i] = 0; @", "", "const_cast<device float*>(x)[i] = 0;"),
     "private array": Injection(
-        {"ub", "oob"}, I_ + "float s[8]; for (uint k = 0; k < @ + t / 64; ++k) s[k] = x[k]; y[i] = s[slots[0]];", "8", "9"
+        {"ub", "oob"},
+        I_ + "float s[8]; for (uint k = 0; k < @ + t / 64; ++k) s[k] = x[k]; y[i] = s[slots[0]];",
+        "8",
+        "9",
     ),
     "threadgroup array": Injection({"ub"}, SHARED + "a[t @] = x[i]; y[i] = a[t @];", "", "+ 1"),
     "pointer past a threadgroup array": Injection(
-        {"oob"}, SHARED + "threadgroup float b[64]; auto p = &a[t]; b[t] = 1; p@ = x[i]; y[i] = b[t] + p@;", "[0]", "[64]"
+        {"oob"},
+        SHARED + "threadgroup float b[64]; auto p = &a[t]; b[t] = 1; p@ = x[i]; y[i] = b[t] + p@;",
+        "[0]",
+        "[64]",
     ),
     "another thread's private memory": Injection(
         {"private"},
@@ -67,7 +75,9 @@ INJECTIONS = {
         "t",
         "t ^ 1",
     ),
-    "too much threadgroup memory": Injection({"tgmem"}, I_ + "threadgroup float a[@]; a[t] = 1; y[i] = a[t];", "8192", "8193"),
+    "too much threadgroup memory": Injection(
+        {"tgmem"}, I_ + "threadgroup float a[@]; a[t] = 1; y[i] = a[t];", "8192", "8193"
+    ),
     # Meetings
     "reduction under a lane's if": Injection(
         {"divergence"}, I_ + "float s = x[i]; if (@) s = simd_sum(s); y[i] = s;", "t < 32", "lane < 5"
@@ -76,12 +86,17 @@ INJECTIONS = {
         {"divergence"}, I_ + "y[i] = x[i]; if (@) return; y[i] = simd_sum(x[i]);", "t >= 32", "t == 7"
     ),
     "different trip counts": Injection(
-        {"divergence"}, I_ + "float s = 0; for (uint k = 0; k < @; ++k) s += simd_sum(x[k]); y[i] = s;", "3", "1 + lane % 2"
+        {"divergence"},
+        I_ + "float s = 0; for (uint k = 0; k < @; ++k) s += simd_sum(x[k]); y[i] = s;",
+        "3",
+        "1 + lane % 2",
     ),
     "two reductions of unlike kind": Injection(
         {"divergence"}, I_ + "y[i] = @ ? simd_sum(x[i]) : simd_max(x[i]);", "t < 32", "lane < 16"
     ),
-    "barrier by some lanes": Injection(MEETING, SHARED + "a[t] = x[i]; if (@) {" + BARRIER + "} y[i] = a[t];", "t < 64", "t < 5"),
+    "barrier by some lanes": Injection(
+        MEETING, SHARED + "a[t] = x[i]; if (@) {" + BARRIER + "} y[i] = a[t];", "t < 64", "t < 5"
+    ),
     "barrier by one SIMD group": Injection(
         MEETING, SHARED + "a[t] = x[i]; if (@) {" + BARRIER + "} y[i] = a[t];", "t < 64", "t < 32"
     ),
@@ -104,7 +119,8 @@ INJECTIONS = {
         {"race"}, SHARED + "a[t] = x[i]; @ y[i] = a[63 - t];", BARRIER, TG.format("device")
     ),
     "barrier that orders threadgroup memory": Injection(
-        {"race"}, I_ + "y[i] = x[i]; @ const float other = y[63 - i]; " + TG.format("device") + " y[i] = other;",
+        {"race"},
+        I_ + "y[i] = x[i]; @ const float other = y[63 - i]; " + TG.format("device") + " y[i] = other;",
         TG.format("device"),
         BARRIER,
     ),
@@ -112,7 +128,10 @@ INJECTIONS = {
         {"race"}, SHARED + "a[t] = x[i]; float s = simd_sum(x[i]); @ y[i] = s + a[t ^ 1];", SG.format("threadgroup"), ""
     ),
     "memory reused too early": Injection(
-        {"race"}, SHARED + "a[t] = x[i]; " + BARRIER + " const float s = a[63 - t]; @ a[t] = s; y[i] = a[t];", BARRIER, ""
+        {"race"},
+        SHARED + "a[t] = x[i]; " + BARRIER + " const float s = a[63 - t]; @ a[t] = s; y[i] = a[t];",
+        BARRIER,
+        "",
     ),
     "unwritten threadgroup memory": Injection({"uninit"}, SHARED + "if (t < @) a[t] = x[i]; y[i] = a[t];", "64", "63"),
     "different values in one place": Injection(
@@ -140,10 +159,18 @@ INJECTIONS = {
     "float to bfloat without a cast": Injection(
         {"compile"}, I_ + "bfloat v = @; y[i] = v;", "bfloat(x[i])", "x[i]", dtype=mx.bfloat16
     ),
-    "threadgroup initialiser": Injection({"compile"}, I_ + "threadgroup float a[2] @; a[0] = 1; y[i] = a[0];", "", "= {0, 0}"),
+    "threadgroup initialiser": Injection(
+        {"compile"}, I_ + "threadgroup float a[2] @; a[0] = 1; y[i] = a[0];", "", "= {0, 0}"
+    ),
     "endless loop over memory": Injection({"budget"}, I_ + "y[i] = 0; while (y[i] < @) y[i] += x[1];", "3", "1e30f"),
-    "endless loop in registers": Injection({"budget"}, I_ + "uint k = 0; const uint end = slots[7]; do { k = k + @; } while (k != end); y[i] = k;", "1", "16"),
+    "endless loop in registers": Injection(
+        {"budget"},
+        I_ + "uint k = 0; const uint end = slots[7]; do { k = k + @; } while (k != end); y[i] = k;",
+        "1",
+        "16",
+    ),
 }
+
 
 def run_injection(run_text: Callable[..., Any], case: Injection, choice: str, **options: Any) -> Any:
     inputs = {"x": mx.arange(64, dtype=mx.float32), "slots": mx.array([0, 1, 2, 3, 4, 5, 6, 8], dtype=mx.int32)}

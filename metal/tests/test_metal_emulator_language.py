@@ -41,7 +41,7 @@ def test_floats_round_as_in_mlx(run_text: RunText, dtype: mx.Dtype) -> None:
     near = bits_of(small)[:, None] + np.array([-1, 0, 1], np.int64) + ((1 << 15) if dtype == mx.bfloat16 else (1 << 12))
     random = np.random.default_rng(0).integers(0, 1 << 32, 20_000)
     x = mx.array(np.concatenate([bits_of(small), near.reshape(-1), random]).astype(np.uint32)).view(mx.float32)
-    body = "if (thread_position_in_grid.x < N) y[thread_position_in_grid.x] = static_cast<T>(x[thread_position_in_grid.x]);"
+    body = "const uint i = thread_position_in_grid.x; if (i < N) y[i] = static_cast<T>(x[i]);"
     template = {"T": dtype, "N": x.size}
     (y,) = run_text(body, {"x": x}, {"y": (x.shape, dtype)}, (x.size, 1, 1), (256, 1, 1), template, check_races=False)
     nan = np.array(mx.isnan(x))
@@ -56,8 +56,8 @@ def test_small_floats_round_once_per_operation(run_text: RunText, dtype: mx.Dtyp
     const uint i = thread_position_in_grid.x;
     if (i >= 500) return;
     y[i] = a[i] + b[i]; y[500 + i] = a[i] - b[i]; y[1000 + i] = a[i] * b[i]; y[1500 + i] = a[i] / b[i];
-    y[2000 + i] = a[i] * a[i] + b[i]; y[2500 + i] = a[i] * 2; y[3000 + i] = static_cast<T>(a[i] * 1.5f); T c = a[i]; c += b[i];
-    y[3500 + i] = c;
+    y[2000 + i] = a[i] * a[i] + b[i]; y[2500 + i] = a[i] * 2; y[3000 + i] = static_cast<T>(a[i] * 1.5f);
+    T c = a[i]; c += b[i]; y[3500 + i] = c;
     """
     (y,) = run_text(body, {"a": a, "b": b}, {"y": ((8, 500), dtype)}, (500, 1, 1), template={"T": dtype})
     wide = (a.astype(mx.float32) * 1.5).astype(dtype)
@@ -107,7 +107,7 @@ def test_two_and_three_arguments(run_text: RunText) -> None:
     y[7] = metal::max(3, -4); y[8] = float(half(a)) + 0.1; y[9] = isnan(NAN) + isinf(-INFINITY);
     """
     a, b, c = (np.float32(v) for v in (1.7, 2.3, 9.0))
-    (y,) = run_text(body, {"x": mx.array([a, b, c])}, {"y": ((10,), mx.float32)}, (1, 1, 1))
+    (y,) = run_text(body, {"x": mx.array(np.array([a, b, c]))}, {"y": ((10,), mx.float32)}, (1, 1, 1))
     fused = np.float32(np.float64(a) * np.float64(b) + np.float64(c))
     tenth = np.float32(np.float16(a)) + np.float32(0.1)  # a literal without a suffix is a float
     expected = [b, a, fused, np.power(a, b), b, b, np.nextafter(a, b), 3, tenth, 2]
@@ -117,9 +117,9 @@ def test_two_and_three_arguments(run_text: RunText) -> None:
 def test_contraction_is_an_option(run_text: RunText) -> None:
     """a * a - 1 with a value that tells one rounding from two."""
     a = np.float32(1 + 2**-12)
-    body = "const float a = x[0]; y[0] = a * a - 1.0f;"
+    x, body = mx.array(np.array([a])), "const float a = x[0]; y[0] = a * a - 1.0f;"
     results = [
-        run_text(body, {"x": mx.array([a])}, {"y": ((1,), mx.float32)}, (1, 1, 1), contract=contract)[0].item()
+        run_text(body, {"x": x}, {"y": ((1,), mx.float32)}, (1, 1, 1), contract=contract)[0].item()
         for contract in (False, True)
     ]
     assert results == [float(np.float32(a * a) - np.float32(1)), float(np.float64(a) ** 2 - 1)]
@@ -167,7 +167,9 @@ def test_positions_in_a_grid_with_ragged_edges(run_text: RunText) -> None:
 
 def test_signature_follows_mlx(run_text: RunText) -> None:
     """Scalars are references, shapes and strides come by name, templates and headers reach the body."""
-    body = "y[0] = offset + x_shape[1] * 100 + x_strides[0] * 10 + x_ndim + twice(N) + (FLAG ? 0.5f : 0.0f) + sizeof(T);"
+    body = (
+        "y[0] = offset + x_shape[1] * 100 + x_strides[0] * 10 + x_ndim + twice(N) + (FLAG ? 0.5f : 0.0f) + sizeof(T);"
+    )
     (y,) = run_text(
         body,
         {"x": mx.ones((3, 5)), "offset": mx.array(7)},
@@ -182,7 +184,7 @@ def test_signature_follows_mlx(run_text: RunText) -> None:
 CLEAN = {
     "block sum": """
         threadgroup float partial[32], total;
-        const uint t = thread_index_in_threadgroup, lane = thread_index_in_simdgroup, group = simdgroup_index_in_threadgroup;
+        const uint lane = thread_index_in_simdgroup, group = simdgroup_index_in_threadgroup;
         const float s = simd_sum(x[thread_position_in_grid.x]);
         if (lane == 0) partial[group] = s;
         threadgroup_barrier(mem_flags::mem_threadgroup);

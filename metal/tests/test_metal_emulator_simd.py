@@ -69,7 +69,7 @@ def butterfly(values: np.ndarray[Any, Any], distances: list[int]) -> np.float32:
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_reduction_orders_are_the_named_ones(run_text: RunText, order: int) -> None:
-    values = np.random.default_rng(2).normal(size=WIDTH).astype(np.float32) * np.float32(10.0) ** (LANES % 7)
+    values = np.random.default_rng(2).normal(size=WIDTH).astype(np.float32)
     (y,) = run_text(
         "const float s = simd_sum(x[thread_position_in_grid.x]); if (thread_position_in_grid.x == 0) y[0] = s;",
         {"x": mx.array(values)},

@@ -195,7 +195,9 @@ def test_two_rows_for_one_place_are_a_race(emulator: EmulatorBackend) -> None:
     """The kernels cannot order them, so a caller that asks for it must hear of it in tests."""
     rows = mx.array([[[1.0] * 32], [[2.0] * 32]])
     with pytest.raises(KernelDefectError, match="race"):
-        emulator.write_tokens(new_arena(3, 512), rows, ints([2, 2]), ints([5, 5]), TokenWindow(512, 0, 16, 1, 32, 4), [])
+        emulator.write_tokens(
+            new_arena(3, 512), rows, ints([2, 2]), ints([5, 5]), TokenWindow(512, 0, 16, 1, 32, 4), []
+        )
 
 
 class Recorder(EmulatorBackend):

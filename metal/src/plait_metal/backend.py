@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import attrs
 import mlx.core as mx
@@ -66,14 +67,14 @@ class MetalBackend(GpuBackend):
     name = "metal"
 
     def _take(self, kernel: Kernel) -> Run:
-        run: Run = mx.fast.metal_kernel(
+        run = mx.fast.metal_kernel(
             name=kernel.name,
             input_names=list(kernel.inputs),
             output_names=list(kernel.outputs),
             source=kernel.source,
             header=kernel.header,
         )
-        return run
+        return cast(Run, run)
 
 
 class CudaBackend(GpuBackend):
@@ -82,11 +83,11 @@ class CudaBackend(GpuBackend):
     name = "cuda"
 
     def _take(self, kernel: Kernel) -> Run:
-        run: Run = mx.fast.cuda_kernel(
+        run = mx.fast.cuda_kernel(
             name=kernel.name,
             input_names=list(kernel.inputs),
             output_names=list(kernel.outputs),
             source=kernel.source,
             header=read_text("cuda", "prelude.h") + kernel.header,
         )
-        return run
+        return cast(Run, run)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-
 from plait.hooks import hookimpl
 from plait.kernel import KernelBackend
 from plait_metal.backend import CudaBackend, MetalBackend
-
-
 
 
 @hookimpl

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mlx.core as mx
+import numpy as np
 
 from plait_metal.fence import new_fence
 
@@ -23,7 +24,7 @@ def write_tokens(
     T: mx.Dtype,
 ) -> Sequence[mx.array]:
     """Rows [T, outer, inner] into the token windows of their pages; rows of page 0 or out of range are dropped."""
-    page, offset, block, outer, inner, _, page_count = (int(v) for v in window.tolist())
+    page, offset, block, outer, inner, _, page_count = _numbers(window)
     units = _with_spill(arena, T)
     end = offset + outer * block * inner
     part = units[:, offset:end].reshape(-1, outer, block, inner).transpose(0, 2, 1, 3)
@@ -38,7 +39,7 @@ def write_runs(
     arena: mx.array, rows: mx.array, tables: mx.array, window: mx.array, after: mx.array, *, T: mx.Dtype, CHUNK: int
 ) -> Sequence[mx.array]:
     """Rows [R, units] laid over the pages of their runs; rows whose first page is 0 are dropped."""
-    page, offset, units_per_row, _, page_count, width = (int(v) for v in window.tolist())
+    page, offset, units_per_row, _, page_count, width = _numbers(window)
     units = _with_spill(arena, T)
     position = offset + mx.arange(units_per_row)
     column = mx.minimum(position // page, width - 1)
@@ -67,6 +68,11 @@ def copy_pages(
     valid = (sources >= 0) & (sources < count) & (targets > 0) & (targets < count)
     units[mx.where(valid, targets, count)] = units[mx.where(valid, sources, count)]
     return new_fence(), _without_spill(units)
+
+
+def _numbers(window: mx.array) -> list[int]:
+    numbers: list[int] = np.array(window).tolist()
+    return numbers
 
 
 def _with_spill(arena: mx.array, unit: mx.Dtype) -> mx.array:

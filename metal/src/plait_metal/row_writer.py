@@ -76,9 +76,7 @@ class KernelRowWriter(KernelBackend):
         """Set `pages` [N] to zero bits."""
         return self._launch_pages(row_kernels.ZERO_PAGES, arena, [pages], after)
 
-    def copy_pages(
-        self, arena: mx.array, sources: mx.array, targets: mx.array, after: Sequence[mx.array]
-    ) -> mx.array:
+    def copy_pages(self, arena: mx.array, sources: mx.array, targets: mx.array, after: Sequence[mx.array]) -> mx.array:
         """Copy page `sources[i]` to page `targets[i]`; pairs with target 0 are padding and are not copied."""
         return self._launch_pages(row_kernels.COPY_PAGES, arena, [sources, targets], after)
 

@@ -15,7 +15,7 @@ from plait.cli.output import INTERRUPTED
 def main() -> None:
     """Run the command line; the entry point of `plait`."""
     try:
-        build_app()()
+        build_app()(prog_name="plait")
     except SystemExit as end:
         if end.code == INTERRUPTED:
             # A model that loads on the engine's thread cannot be stopped, and an interpreter that ends while another

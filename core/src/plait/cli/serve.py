@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import typer
 
 from plait.cli.parameters import MODEL
+from plait.cli.settings import engine_settings
 
 
 def serve(
@@ -23,4 +25,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model over HTTP with OpenAI's API."""
-    raise NotImplementedError
+    asked = engine_settings(model, settings, options)
+    from plait.engine.thread import EngineThread
+    from plait.server.app import listen, run
+
+    with contextlib.closing(listen(host, port)) as listener:
+        run(EngineThread(asked, ctx.obj), served_model_name or model, listener)

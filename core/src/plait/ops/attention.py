@@ -22,9 +22,7 @@ def _exp2(x: mx.array) -> mx.array:
     return mx.power(2.0, x) if _on_cpu() else mx.exp(x * math.log(2.0))
 
 
-def decode_attention(
-    q: mx.array, pages: mx.array, bias: mx.array, k: mx.array, v: mx.array, scale: float
-) -> mx.array:
+def decode_attention(q: mx.array, pages: mx.array, bias: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
     """Attend from one new token per row to its pages and to itself.
 
     Args:

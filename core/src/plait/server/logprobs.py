@@ -41,9 +41,16 @@ class CompletionLogprobsWriter:
                 # Two tokens may have one text (halves of characters do); the likelier one stands for both.
                 top.setdefault(entry.decoded_token, _finite(entry.logprob))
             written.top_logprobs.append(top)
-            written.text_offset.append(self._offset)
-            self._offset += len(self._stream.step(self._tokenizer, token) or "")
+            written.text_offset.append(self._place(token, likely[token].decoded_token))
         return written
+
+    def _place(self, token: int, text: str) -> int:
+        """Return where the token begins in the generated text; parts of a character begin where it does."""
+        added = self._stream.step(self._tokenizer, token) or ""
+        self._offset += len(added)
+        # Bytes that turned out to be no character come out together with the token after them.
+        own = text if REPLACEMENT not in text and added.endswith(text) else added
+        return self._offset - len(own)
 
 
 def chat_logprobs(

@@ -99,7 +99,9 @@ def compile_kernel(text: str, name: str, options: EmulatorOptions) -> Path:
         if answer.returncode != 0:
             raise KernelDefectError("compile", f"kernel {name}: {compiler.version} refuses it:\n{answer.stderr[:4000]}")
         # Linked without -fsanitize: the runtime answers the sanitizers' calls.
-        _must([compiler.path, "-shared", str(compiled), str(runtime), f"-Wl,-rpath,{runtime.parent}", "-o", str(linked)])
+        _must(
+            [compiler.path, "-shared", str(compiled), str(runtime), f"-Wl,-rpath,{runtime.parent}", "-o", str(linked)]
+        )
         os.replace(linked, target)
     return target
 
@@ -144,7 +146,9 @@ def locate(library: Path, offset: int, file: str) -> int | None:
 
 
 def _kernel_flags(compiler: Compiler, options: EmulatorOptions) -> list[str]:
-    fused = ["-ffp-contract=fast", *(["-mfma"] if platform.machine() == "x86_64" else [])]
+    # GCC fuses only among its expensive optimisations, which -O1 leaves out.
+    fused = ["-ffp-contract=fast", *([] if compiler.is_clang else ["-fexpensive-optimizations"])]
+    fused += ["-mfma"] if platform.machine() == "x86_64" else []
     return [
         *_KERNEL,
         *_POISON_PRIVATE,

@@ -13,7 +13,8 @@ class KernelDefectError(FamilyContractError):
             (write to an input not listed in `writes`), `uninit` (read before any write), `unwritten` (output bytes
             that no thread wrote), `race` (unordered accesses), `divergence` (lanes or SIMD groups that do not meet),
             `lane` (shuffle from a lane that does not exist), `private` (another thread's memory), `tgmem` (too much
-            threadgroup memory), `ub` (undefined arithmetic or private array index), `budget` (endless loop), `memory` (this machine cannot hold the run).
+            threadgroup memory), `ub` (undefined arithmetic or private array index), `budget` (endless loop), `memory`
+            (this machine cannot hold the run).
     """
 
     def __init__(self, kind: str, message: str) -> None:
