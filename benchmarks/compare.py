@@ -21,12 +21,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import plait  # first: it prepares the BLAS that MLX binds
 from models import Model, prepare
 from peer import MlxLm
 from rich.console import Console
 from rich.table import Table
 from served import Served
+
+import plait  # first: it prepares the BLAS that MLX binds
 
 BATCHES = (1, 4, 16)
 CONTEXT = 512
@@ -37,7 +38,9 @@ class Stock:
 
     def __init__(self, path: Path) -> None:
         command = [sys.executable, str(Path(__file__).with_name("peer.py")), str(path)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+        )
         self._read()
 
     def _read(self) -> dict[str, float]:
@@ -112,11 +115,15 @@ def main() -> None:
             with Served(model.plait, max(BATCHES), CONTEXT, arguments.steps) as served:
                 if arguments.peer != "same":
                     stock = Stock(model.stock)
-                    console.print(compare(f"{name}, mlx-lm stock, own process", served, stock, arguments.runs, arguments.steps))
+                    console.print(
+                        compare(f"{name}, mlx-lm stock, own process", served, stock, arguments.runs, arguments.steps)
+                    )
                     stock.close()
                 if arguments.peer != "stock":
                     same = MlxLm(model.same)
-                    console.print(compare(f"{name}, mlx-lm in this process", served, same, arguments.runs, arguments.steps))
+                    console.print(
+                        compare(f"{name}, mlx-lm in this process", served, same, arguments.runs, arguments.steps)
+                    )
 
 
 if __name__ == "__main__":

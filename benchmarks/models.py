@@ -11,6 +11,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from mlx_lm.utils import dequantize_model
+
 from plait.models.demo import fetch_demo
 from plait.models.gguf import GgufCheckpoint
 from plait.testing.checkpoints import build_checkpoint
@@ -44,8 +45,12 @@ def _demo(folder: Path) -> Model:
     model = llama.Model(llama.ModelArgs.from_dict(checkpoint.config))
     nn.quantize(model, class_predicate=lambda path, _: checkpoint.quantization(path) or False)
     model.load_weights(list(checkpoint.load_weights().items()))
-    quantised = {path: checkpoint.quantization(path) for path, _ in model.named_modules() if checkpoint.quantization(path)}
-    stock = _save(model, dict(checkpoint.config, quantization={"group_size": 32, "bits": 4, **quantised}), folder / "stock")
+    quantised = {
+        path: checkpoint.quantization(path) for path, _ in model.named_modules() if checkpoint.quantization(path)
+    }
+    stock = _save(
+        model, dict(checkpoint.config, quantization={"group_size": 32, "bits": 4, **quantised}), folder / "stock"
+    )
     dequantize_model(model)
     model.set_dtype(mx.float32)
     return Model("demo", stock, _save(model, checkpoint.config, folder / "float32"))
@@ -53,6 +58,8 @@ def _demo(folder: Path) -> Model:
 
 def _save(model: nn.Module, config: dict[str, object], path: Path) -> Path:
     path.mkdir()
-    mx.save_safetensors(str(path / "model.safetensors"), dict(tree_flatten(model.parameters())), metadata={"format": "mlx"})
+    mx.save_safetensors(
+        str(path / "model.safetensors"), dict(tree_flatten(model.parameters())), metadata={"format": "mlx"}
+    )
     (path / "config.json").write_text(json.dumps(config))
     return path

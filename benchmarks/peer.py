@@ -45,7 +45,9 @@ class MlxLm:
             self.model(mx.array([prompt_ids(context)]), cache=cache)
             mx.eval([c.state for c in cache])
             self._filled[context] = cache
-        generator = BatchGenerator(self.model, max_tokens=steps + 4, completion_batch_size=max(32, batch), prefill_batch_size=batch)
+        generator = BatchGenerator(
+            self.model, max_tokens=steps + 4, completion_batch_size=max(32, batch), prefill_batch_size=batch
+        )
         generator.insert([[7]] * batch, caches=[copy.deepcopy(self._filled[context]) for _ in range(batch)])
         while len(generator.next_generated()) < batch:
             pass
@@ -71,10 +73,8 @@ def main() -> None:
     print(json.dumps({"mlx": mx.__version__, "device": str(mx.default_device())}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        if "prefill" in request:
-            seconds = peer.prefill(request["prefill"])
-        else:
-            seconds = peer.decode(*request["decode"])
+        decode = request.get("decode")
+        seconds = peer.prefill(request["prefill"]) if decode is None else peer.decode(*decode)
         print(json.dumps({"seconds": seconds}), flush=True)
 
 

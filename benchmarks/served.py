@@ -9,11 +9,12 @@ import time
 
 import structlog
 from peer import prompt_ids
+
 from plait.engine.outputs import Delta
 from plait.engine.sampling_params import SamplingParams
 from plait.engine.thread import EngineThread
-from plait.plugins import Plugins, PluginInfo
 from plait.hooks import hookimpl
+from plait.plugins import PluginInfo, Plugins
 from plait.scheduler.scheduler import StepReport
 from plait.settings import Settings
 

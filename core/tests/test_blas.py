@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from plait import blas
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux builds need another BLAS")

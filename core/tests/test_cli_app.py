@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,26 +220,11 @@ def test_a_broken_plugin_is_logged_and_strict_makes_it_an_error(
     assert strict.stderr.startswith("error: ") and "torn (plait-torn 3.2.1)" in strict.stderr
 
 
-def test_the_real_command_with_a_real_plugin(tmp_path: Path) -> None:
-    """The entry point itself, as a process: a plugin's option reaches the plugin, whose refusal is the message."""
-    text = """
-from plait.errors import PlanError
-from plait.hooks import hookimpl
-
-@hookimpl
-def plait_add_options(parser):
-    parser.add("gate-word", default="open", help="The word.")
-
-@hookimpl
-def plait_configure(config):
-    raise PlanError("the word is " + config.options["gate-word"])
-"""
-    with pytest.MonkeyPatch.context() as patch:
-        install(tmp_path, patch, "gate", text)
-    environment = {**os.environ, "PLAIT_PLUGINS": "gate", "PYTHONPATH": str(tmp_path)}
-    line = [sys.executable, "-m", "plait.cli", "generate", "x", "--prompt", "x", "--gate-word", "shut"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: the word is shut\n")
+def test_an_error_of_the_real_command_is_one_line() -> None:
+    line = [sys.executable, "-m", "plait.cli", "plan", "x", "--dtype", "int3"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "error: --dtype is 'int3'; choose one of auto, float32, bfloat16, float16.\n"
 
 
 def test_plan_shows_plugins_the_defaults_of_their_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`plait serve` as a process: it starts, answers, logs, and ends on SIGINT with status 0."""
+"""`plait serve` as a process: it starts, tells plugins, answers, logs, and ends on SIGINT with status 0."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -21,12 +22,33 @@ import plait  # noqa: F401  before MLX
 from plait.cli.app import build_app
 from plait.testing.checkpoints import build_checkpoint
 
-ENVIRONMENT = {**os.environ, "PLAIT_PLUGINS": "", "NO_COLOR": "1"}
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build_checkpoint("llama", tmp_path_factory.mktemp("checkpoints")))
+
+
+@pytest.fixture
+def path_with_plugin(tmp_path: Path) -> str:
+    """A folder for PYTHONPATH with an installed plugin, `gate`, that has an option and reports its value."""
+    (tmp_path / "plait_gate_for_test.py").write_text(
+        """
+from plait.hooks import hookimpl
+
+@hookimpl
+def plait_add_options(parser):
+    parser.add("gate-width", type=int, default=1, help="How wide.")
+
+@hookimpl
+def plait_report_header(config):
+    return f"the gate is {config.options['gate-width'] + 1} wide"
+"""
+    )
+    info = tmp_path / "plait_gate-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plait-gate\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[plait.v1]\ngate = plait_gate_for_test\n")
+    return str(tmp_path)
 
 
 def events(stream: IO[str]) -> Iterator[dict[str, Any]]:
@@ -43,15 +65,17 @@ def ask(url: str, body: dict[str, Any] | None = None) -> tuple[Any, str]:
         return json.loads(answer.read()), answer.headers["x-request-id"]
 
 
-def test_serve_answers_and_ends_on_an_interrupt(model: str) -> None:
+def test_serve_answers_and_ends_on_an_interrupt(model: str, path_with_plugin: str) -> None:
     line = [sys.executable, "-m", "plait.cli", "serve", model, "--port", "0", "--served-model-name", "loom"]
-    line += ["--log-json", "--max-num-seqs", "4", "--max-model-len", "128", "--trust-remote-code"]
-    with subprocess.Popen(line, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    line += ["--log-json", "--max-num-seqs", "4", "--max-model-len", "128", "--trust-remote-code", "--gate-width", "7"]
+    environment = {**os.environ, "PLAIT_PLUGINS": "gate", "PYTHONPATH": path_with_plugin}
+    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         log = events(process.stderr)
         try:
             started = next(event for event in log if event["event"] == "engine started")
             assert any("4 requests" in text for text in started["report"])
+            assert "the gate is 8 wide" in started["report"]
             assert sum("--trust-remote-code" in text for text in started["report"]) == 1
             url = next(event["url"] for event in log if event["event"] == "serving")
             assert ask(url.removesuffix("/v1") + "/health")[0] == {"status": "ok"}

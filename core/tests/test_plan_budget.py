@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from plait.errors import CapacityError, PlanError
 from plait.plan import arena_budget, parse_bytes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from plait.errors import CapacityError
 from plait.plan import Layout, PlanRequest, SiteSpec, arena_budget, make_plan
 from plait.spec import CacheSpec, Growth, Resume, TensorSpec

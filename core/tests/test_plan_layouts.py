@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from plait.plan import Layout, Mode, Plan, PlanRequest, SiteSpec, make_plan
 from plait.spec import CacheSpec, Growth, Resume, TensorSpec
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from plait.errors import CapacityError, PlanError
 from plait.plan import Layout, Plan, PlanRequest, SiteSpec, make_plan
 from plait.spec import ITEMSIZE, CacheSpec, Growth, Resume, TensorSpec

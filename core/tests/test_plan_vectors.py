@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from plait.errors import CapacityError, PlanError
 from plait.plan import Layout, plan_layers_file
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+
 from plait import selfcheck  # first: it puts a BLAS under MLX
 
 # isort: split

@@ -51,7 +51,8 @@ def direct(engine: EngineThread, tokens: Sequence[int], **params: Any) -> tuple[
     """Run a request on the engine, past the server."""
     deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
     engine.submit(tokens, SamplingParams(**params), deltas.put)
-    text, ids, reason = "", [], None
+    text, reason = "", None
+    ids: list[int] = []
     while reason is None:
         delta = deltas.get(timeout=60)
         text, reason = text + delta.text, delta.finish_reason
@@ -340,7 +341,7 @@ def test_concurrent_requests_equal_themselves_alone(url: str, client: OpenAI) ->
 
 
 def test_what_asks_for_nothing_is_taken(http: httpx.Client) -> None:
-    neutral = {
+    neutral: dict[str, Any] = {
         "n": 1,
         "best_of": 1,
         "echo": False,

@@ -166,9 +166,9 @@ def test_bad_input_is_refused_and_good_input_is_served_as_before(http: httpx.Cli
             for stream in ({}, {"stream": True}) if "stream" not in body else ({},):
                 content = json.dumps({**body, **stream})  # NaN and Infinity too
                 check_error(http.post(path, content=content), status, param, fragment)
-    for content, status, param, fragment in RAW:
+    for raw, status, param, fragment in RAW:
         for path in ("/v1/completions", "/v1/chat/completions"):
-            check_error(http.post(path, content=content), status, param, fragment)
+            check_error(http.post(path, content=raw), status, param, fragment)
     assert engine.totals.finished == ended, "no refused request may reach the engine"
     for _ in range(20):
         after = http.post("/v1/completions", json=GOOD)

@@ -141,9 +141,7 @@ class RowWriter(ABC):
         """Set `pages` [N] int32 to zero bits."""
 
     @abstractmethod
-    def copy_pages(
-        self, arena: mx.array, sources: mx.array, targets: mx.array, after: Sequence[mx.array]
-    ) -> mx.array:
+    def copy_pages(self, arena: mx.array, sources: mx.array, targets: mx.array, after: Sequence[mx.array]) -> mx.array:
         """Copy page `sources[i]` to page `targets[i]`, both [N] int32 and disjoint."""
 
 

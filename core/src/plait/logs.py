@@ -63,7 +63,7 @@ def adopt_stdlib(level: str = "info", *, as_json: bool = False) -> None:
     handler = _StderrHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*SHARED, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=SHARED,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(as_json)],
         )
     )

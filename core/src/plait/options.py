@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import attrs
 
-from plait.errors import FamilyContractError
+from plait.errors import FamilyContractError, PlanError
 
 
 @attrs.frozen
@@ -40,3 +43,13 @@ class Options:
         if type not in (str, int, float, bool):
             raise FamilyContractError(f"option --{name} has type {type!r}; wanted str, int, float or bool.")
         self.entries[name] = Option(name, type, default, help)
+
+    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value of every option, by name: as given, or its default. Raises `PlanError` for unknown names."""
+        unknown = sorted(given.keys() - self.entries.keys())
+        if unknown:
+            raise PlanError(
+                f"options {', '.join(unknown)}: no installed plugin has them; there are "
+                f"{', '.join(self.entries) or 'none'}."
+            )
+        return {name: given.get(name, option.default) for name, option in self.entries.items()}

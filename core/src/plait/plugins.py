@@ -156,7 +156,8 @@ class Plugins:
         architectures = site.config.get("architectures") or ()
         text = f"site {site.name} ({mixer}) has no owner among the families {', '.join(self.families())}."
         if distribution := known_distribution(mixer, architectures):
-            text += f" It belongs to {distribution}: install that (from a clone: pip install ./plugins/{distribution.removeprefix('plait-')})."
+            folder = f"./plugins/{distribution.removeprefix('plait-')}"
+            text += f" It belongs to {distribution}: install that (from a clone: pip install {folder})."
         else:
             text += " No known plugin serves this kind of layer; `plait families` lists what is installed."
         if selected_names() is not None:
@@ -200,7 +201,7 @@ class Plugins:
     def options(self) -> Options:
         """Return the options that plugins add to the commands."""
         options = Options()
-        self._manager.hook.plait_add_options(parser=options)
+        self._ask("plait_add_options", parser=options)
         return options
 
     def configure(self, settings: Settings) -> None:
@@ -248,7 +249,9 @@ class Plugins:
     def _each(self, hook: str, wanted: type) -> Iterator[tuple[PluginInfo, Any]]:
         for info, answer in self._ask(hook):
             if not isinstance(answer, Sequence) or any(not isinstance(item, wanted) for item in answer):
-                raise FamilyContractError(f"plugin {info}: {hook} returned {answer!r}; wanted a list of {wanted.__name__}")
+                raise FamilyContractError(
+                    f"plugin {info}: {hook} returned {answer!r}; wanted a list of {wanted.__name__}"
+                )
             for item in answer:
                 yield info, item
 
@@ -262,7 +265,9 @@ class Plugins:
             except PlaitError:
                 raise
             except Exception as error:
-                raise PluginError(f"plugin {info}: {hook} raised {error!r}. Report it to {info.distribution}.") from error
+                raise PluginError(
+                    f"plugin {info}: {hook} raised {error!r}. Report it to {info.distribution}."
+                ) from error
         return answers
 
     def _set_aside(self, info: PluginInfo, error: PluginError) -> None:
@@ -325,5 +330,5 @@ def _misfit(plugin: object) -> str | None:
             return f"{name} is not a hook of Plait; hooks are {', '.join(sorted(known))}"
         for parameter in inspect.signature(function).parameters.values():
             if parameter.default is not inspect.Parameter.empty:
-                return f"{name}: argument {parameter.name!r} has a default, so it would never be passed; remove the default"
+                return f"{name}: argument {parameter.name!r} has a default, so it would never be passed; remove it"
     return None

@@ -58,7 +58,9 @@ class Settings:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise PlanError(f"{_flag(name)} is {value!r}; wanted a whole number of 1 or more.")
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise PlanError(f"--gpu-memory-utilization is {self.gpu_memory_utilization}; wanted more than 0, at most 1.")
+            raise PlanError(
+                f"--gpu-memory-utilization is {self.gpu_memory_utilization}; wanted more than 0, at most 1."
+            )
         if self.kv_cache_dtype != "auto":
             raise PlanError(
                 f"--kv-cache-dtype is {self.kv_cache_dtype!r}; only auto (the model's dtype) is supported: "
@@ -67,7 +69,8 @@ class Settings:
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise PlanError(
                 f"--max-num-batched-tokens is {self.max_num_batched_tokens}, less than --max-num-seqs "
-                f"{self.max_num_seqs}: a step must hold one token of each running request. Raise the one or lower the other."
+                f"{self.max_num_seqs}: a step must hold one token of each running request. Raise the one, or lower the "
+                "other."
             )
 
 

@@ -80,7 +80,8 @@ class BatchBuilder:
         pages = np.array(row.tables[table][: -(-count // self._per_page)], dtype=np.int32)
         if self._per_page == 1:
             return pages
-        return (pages[:, None] * self._per_page + np.arange(self._per_page, dtype=np.int32)).reshape(-1)[:count]
+        blocks: Ints = pages[:, None] * self._per_page + np.arange(self._per_page, dtype=np.int32)
+        return blocks.reshape(-1)[:count]
 
     def _spans(self, decode: Sequence[Row]) -> list[tuple[int, int]]:
         """Cut the decode rows, which are sorted by context, where reading them together would read much padding."""

@@ -80,7 +80,9 @@ class EngineCore:
         """Put a request in line; one that can never run to its end, or whose id is taken, gets its error at once."""
         try:
             if request.sequence.id in self._requests:
-                raise RequestError(f"There is a request {request.sequence.id!r} already; choose another id.", status=409)
+                raise RequestError(
+                    f"There is a request {request.sequence.id!r} already; choose another id.", status=409
+                )
             self.scheduler.add(request.sequence)
         except RequestError as error:
             self._send(request, Delta(request.sequence.id, "", [], finish_reason="error", error=error))

@@ -36,12 +36,13 @@ def start_report(
 ) -> list[str]:
     """Return the lines of the start-up report."""
     plan = planned.plan
+    model_type = planned.checkpoint.config["model_type"]
     owners = sorted({f"{o.family.name} of {plugins.owner(o.family.name)}" for o in planned.sites})
     lines = [
-        f"plait {metadata.version('plait')}: {settings.model} ({planned.checkpoint.config['model_type']}) in {planned.dtype}, "
+        f"plait {metadata.version('plait')}: {settings.model} ({model_type}) in {planned.dtype}, "
         f"weights {planned.checkpoint.weight_bytes:,} bytes on disk",
         device_line(backend),
-        f"BLAS: {blas.status().describe()}",
+        blas.status().describe(),
         f"families: {'; '.join(owners)}",
         *plan_table(plan, {o.site.name: o.family.name for o in planned.sites}).splitlines(),
         f"steps: up to {plan.max_num_seqs} requests and {step_tokens} tokens",

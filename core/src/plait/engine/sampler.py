@@ -30,7 +30,8 @@ class Draw:
     def key(self) -> mx.array:
         """Return the random key of this token: the same after preemption, whatever shares the batch."""
         # The golden ratio's bits keep the keys of neighbouring seeds and indices apart (Weyl sequence).
-        return mx.random.key((self.seed * 0x9E3779B97F4A7C15 + self.index * 0xD1B54A32D192ED03) & MASK)
+        key: mx.array = mx.random.key((self.seed * 0x9E3779B97F4A7C15 + self.index * 0xD1B54A32D192ED03) & MASK)
+        return key
 
 
 @attrs.frozen
@@ -69,7 +70,9 @@ def sample(logits: mx.array, draws: Sequence[Draw]) -> Sampled:
     tokens = mx.argmax(logits, axis=-1)
     random = [row for row, draw in enumerate(draws) if not draw.params.greedy]
     if random:
-        chosen = _sample_random(logits if len(random) == len(draws) else logits[mx.array(random)], [draws[r] for r in random])
+        chosen = _sample_random(
+            logits if len(random) == len(draws) else logits[mx.array(random)], [draws[r] for r in random]
+        )
         if len(random) == len(draws):
             tokens = chosen
         else:

@@ -78,7 +78,9 @@ class SamplingParams:
                 if value != UNSUPPORTED[name] and value is not None and value != {} and value != []:
                     raise RequestError(f"{name} is not supported yet (got {value!r}). Leave it out.", param=name)
             elif name not in known:
-                raise RequestError(f"{name} is not a sampling parameter. Known: {', '.join(sorted(known))}.", param=name)
+                raise RequestError(
+                    f"{name} is not a sampling parameter. Known: {', '.join(sorted(known))}.", param=name
+                )
         return cls(**values)
 
     def __attrs_post_init__(self) -> None:
@@ -107,7 +109,10 @@ def _check_number(params: SamplingParams, name: str, low: float, high: float, *,
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise RequestError(f"{name} is {value!r}; wanted a number.", param=name)
     if not low <= value <= high or (open_below and value == low):
-        raise RequestError(f"{name} is {value}; wanted {'more than' if open_below else 'at least'} {low:g} and at most {high:g}.", param=name)
+        raise RequestError(
+            f"{name} is {value}; wanted {'more than' if open_below else 'at least'} {low:g} and at most {high:g}.",
+            param=name,
+        )
 
 
 def _check_int(params: SamplingParams, name: str, low: int, high: int | None, *, optional: bool = False) -> None:

@@ -74,9 +74,7 @@ class EngineThread:
         """Whether requests are taken."""
         return self._thread.is_alive() and not self._closed
 
-    def submit(
-        self, prompt: Sequence[int], params: SamplingParams, sink: Sink, request_id: str | None = None
-    ) -> str:
+    def submit(self, prompt: Sequence[int], params: SamplingParams, sink: Sink, request_id: str | None = None) -> str:
         """Send a request to the engine; returns its id.
 
         Args:
@@ -140,12 +138,18 @@ class EngineThread:
         tokens = list(prompt)
         if not tokens:
             raise RequestError("The prompt is empty; send at least one token.", param="prompt")
-        bad = next((t for t in tokens if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < self.vocabulary), None)
+        bad = next(
+            (t for t in tokens if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < self.vocabulary), None
+        )
         if bad is not None:
-            raise RequestError(f"The prompt holds token id {bad!r}; ids go from 0 to {self.vocabulary - 1}.", param="prompt")
+            raise RequestError(
+                f"The prompt holds token id {bad!r}; ids go from 0 to {self.vocabulary - 1}.", param="prompt"
+            )
         for token in params.stop_token_ids:
             if not 0 <= token < self.vocabulary:
-                raise RequestError(f"stop_token_ids holds {token}; ids go from 0 to {self.vocabulary - 1}.", param="stop_token_ids")
+                raise RequestError(
+                    f"stop_token_ids holds {token}; ids go from 0 to {self.vocabulary - 1}.", param="stop_token_ids"
+                )
         scheduler = self._core.scheduler
         if params.max_tokens is not None:
             scheduler.check_fits(len(tokens), params.max_tokens)
@@ -179,8 +183,8 @@ class EngineThread:
     def _start(self) -> None:
         if self.settings.enable_prefix_caching:
             raise PlanError(
-                "--enable-prefix-caching: the engine has no prefix index yet; `plait plan` shows the layout that it will "
-                "use. Leave the option out."
+                "--enable-prefix-caching: the engine has no prefix index yet; `plait plan` shows the layout that it "
+                "will use. Leave the option out."
             )
         planned = plan_model(self.settings, self.plugins)
         self.plan = planned.plan

@@ -97,7 +97,8 @@ class AttentionSite(BoundSite):
         out = out.astype(x.dtype).reshape(1, tokens, -1)
         if gate is not None:
             out = out * mx.sigmoid(gate.reshape(1, tokens, -1))
-        return self.module.o_proj(out)
+        projected: mx.array = self.module.o_proj(out)
+        return projected
 
     def _decode(self, step: Step, q: mx.array, k: mx.array, v: mx.array) -> list[mx.array]:
         outputs = []
@@ -174,4 +175,6 @@ def _refuse_unsupported(site: Site, module: Any) -> None:
         )
     rope = type(module.rope).__name__ if "rope" in module else "NoPE"
     if rope not in ROPES:
-        raise SiteClaimError(f"{where} uses rotary embedding {rope}, which is not supported; known: {', '.join(sorted(ROPES))}.")
+        raise SiteClaimError(
+            f"{where} uses rotary embedding {rope}, which is not supported; known: {', '.join(sorted(ROPES))}."
+        )

@@ -43,7 +43,7 @@ class Arenas:
     def zero(self, pages: Sequence[int]) -> None:
         """Clear pages before a new owner reads them."""
         if pages:
-            ids = mx.array(pages, dtype=mx.int32)
+            ids = mx.array(list(pages), dtype=mx.int32)
             mx.eval(ids)
             for arena in self.arrays:
                 self.writer.zero_pages(arena, ids, ())

@@ -91,9 +91,7 @@ class NumpyRows(RowWriter):
         np.array(arena, copy=False)[np.array(pages, copy=False)] = 0
         return self._fence
 
-    def copy_pages(
-        self, arena: mx.array, sources: mx.array, targets: mx.array, after: Sequence[mx.array]
-    ) -> mx.array:
+    def copy_pages(self, arena: mx.array, sources: mx.array, targets: mx.array, after: Sequence[mx.array]) -> mx.array:
         """See `RowWriter.copy_pages`."""
         words = np.array(arena, copy=False)
         words[np.array(targets, copy=False)] = words[np.array(sources, copy=False)]

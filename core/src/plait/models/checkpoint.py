@@ -70,7 +70,8 @@ class Checkpoint(ABC):
             raise CheckpointError(f"{self.path}: config.json has no model_type, so the architecture is unknown.")
         adapter = plugins.adapter(config)
         try:
-            model_class, args_class = adapter.classes(config) if adapter else _get_classes(config)
+            classes: tuple[Any, Any] = adapter.classes(config) if adapter else _get_classes(config)
+            model_class, args_class = classes
             model: nn.Module = model_class(args_class.from_dict(config))
         except CheckpointError:
             raise

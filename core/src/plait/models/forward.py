@@ -20,7 +20,7 @@ from plait.models.sites import takes_cache
 from plait.step import Step
 
 
-class SiteModule(nn.Module):
+class SiteModule(nn.Module):  # type: ignore[misc]
     """A bound site in the place of the stock mixer, taking its arguments."""
 
     def __init__(self, name: str, stock: nn.Module, site: BoundSite) -> None:
@@ -37,10 +37,11 @@ class SiteModule(nn.Module):
             raise TypeError(f"{self._name}: unknown arguments {sorted(kwargs.keys() - self._parameters)}")
         step = kwargs["cache"] if "cache" in kwargs else args[self._place]
         assert isinstance(step, Step), f"{self._name} was called without a step"
-        return self._site(x, step)
+        y: mx.array = self._site(x, step)
+        return y
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module):  # type: ignore[misc]
     """The stack of layers, keeping the hidden states of `step.logit_tokens` only."""
 
     def __init__(self, inner: nn.Module) -> None:
@@ -93,6 +94,14 @@ def wrap_backbone(model: nn.Module) -> None:
     )
 
 
+class Steps(list[Step]):
+    """One step for every layer, and for the layer of a kind that a model has none of, which it asks for a mask."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the step, whatever the place."""
+        return super().__getitem__(index if isinstance(index, slice) else 0)
+
+
 class Forward:
     """A model whose mixers are bound to pages: packed tokens in, logits out."""
 
@@ -111,5 +120,5 @@ class Forward:
         Returns:
             float32 [wanted, vocabulary].
         """
-        logits: mx.array = self._model(tokens[None], cache=[step] * self._caches)
+        logits: mx.array = self._model(tokens[None], cache=Steps([step] * self._caches))
         return logits[0].astype(mx.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import attrs
@@ -80,6 +79,7 @@ def plan_model(settings: Settings, plugins: Plugins) -> PlannedModel:
     Raises:
         CheckpointError, SiteClaimError, FamilyContractError, PlanError, CapacityError: see each.
     """
+    settings = attrs.evolve(settings, options=plugins.options().values(settings.options))
     plugins.configure(settings)
     checkpoint = open_checkpoint(settings.model, plugins)
     skeleton = checkpoint.skeleton(plugins)
@@ -112,8 +112,9 @@ def device_memory() -> tuple[int | None, int | None]:
     if mx.default_device() == mx.cpu:
         return None, None
     info = mx.device_info()
-    usable = info.get("max_recommended_working_set_size") or info.get("memory_size") or info.get("total_memory")
-    return usable, info.get("max_buffer_length")
+    sizes = [info.get(key) for key in ("max_recommended_working_set_size", "memory_size", "total_memory")]
+    largest = info.get("max_buffer_length")
+    return next((int(size) for size in sizes if size), None), int(largest) if largest else None
 
 
 def _plan(settings: Settings, checkpoint: Checkpoint, sites: list[OwnedSite], roles: list[LayerRole]) -> Plan:
@@ -121,7 +122,10 @@ def _plan(settings: Settings, checkpoint: Checkpoint, sites: list[OwnedSite], ro
     limit = model_length(checkpoint.config)
     length = settings.max_model_len or limit or FALLBACK_LENGTH
     if limit is not None and length > limit:
-        raise PlanError(f"--max-model-len is {length}, but config.json says that the model was made for {limit} tokens. Set it to {limit} or less.")
+        raise PlanError(
+            f"--max-model-len is {length}, but config.json says that the model was made for {limit} tokens. "
+            f"Set it to {limit} or less."
+        )
     usable, largest = device_memory()
     request = PlanRequest(
         max_model_len=length,
@@ -148,7 +152,11 @@ def _plan(settings: Settings, checkpoint: Checkpoint, sites: list[OwnedSite], ro
             raise
         # Nobody asked for the model's whole length: take what fits, if that is anything.
         fits = make_plan(specs, attrs.evolve(request, max_model_len=1), roles).max_tokens_that_fit()
-        length = math.inf if fits is None else fits
-        plan = make_plan(specs, attrs.evolve(request, max_model_len=int(min(length, request.max_model_len))), roles)
-        note = f"max_model_len lowered from {request.max_model_len:,} to {plan.request.max_model_len:,}, which is what {budget:,} bytes of pages hold"
+        if not fits:
+            raise
+        plan = make_plan(specs, attrs.evolve(request, max_model_len=min(fits, length)), roles)
+        note = (
+            f"max_model_len lowered from {length:,} to {plan.request.max_model_len:,}, which is what {budget:,} bytes "
+            "of pages hold"
+        )
         return attrs.evolve(plan, notes=(*plan.notes, note))

@@ -86,7 +86,9 @@ def find_sites(model: nn.Module, config: dict[str, Any], dtype: str, plugins: Pl
             site = Site(f"layers.{index}.{path}", index, path, module, config, dtype, names.get(index, ()))
             owned.extend(_own(site, plugins))
     if not owned:
-        raise CheckpointError(f"{type(model).__module__} has no layer that keeps state between tokens; nothing to serve.")
+        raise CheckpointError(
+            f"{type(model).__module__} has no layer that keeps state between tokens; nothing to serve."
+        )
     return owned
 
 

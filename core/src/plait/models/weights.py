@@ -17,7 +17,7 @@ QUANTISED = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
 SPARE = 0.8  # of the free memory that dequantised weights may take
 
 
-class UpcastSwitchLinear(SwitchLinear):
+class UpcastSwitchLinear(SwitchLinear):  # type: ignore[misc]
     """Experts in float32 within a 16-bit model: MLX's gathered product is float32 only on CPU."""
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
@@ -80,4 +80,6 @@ def _upcast_experts(model: nn.Module, dtype: str) -> list[str]:
         module.__class__ = UpcastSwitchLinear
     if not layers:
         return []
-    return [f"{len(layers)} expert layers kept in float32 beside {dtype}: MLX multiplies experts in float32 only on CPU"]
+    return [
+        f"{len(layers)} expert layers kept in float32 beside {dtype}: MLX multiplies experts in float32 only on CPU"
+    ]

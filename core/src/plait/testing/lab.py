@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+import mlx.nn as nn
 
 from plait.models.load import plan_model
 from plait.plan import Plan
@@ -28,7 +29,7 @@ class Lab:
         self._folder = folder
         self._checkpoints: dict[str, Path] = {}
         self._references: dict[Path, Reference] = {}
-        self._plans: dict[tuple[Path, str, int], Plan] = {}
+        self._plans: dict[str, Plan] = {}
         self._rigs: dict[str, Rig] = {}
 
     def checkpoint(self, name: str, config: Mapping[str, Any] | None = None, **options: Any) -> Path:
@@ -37,11 +38,18 @@ class Lab:
             self._checkpoints[name] = build_checkpoint(name, self._folder, config=config, **options)
         return self._checkpoints[name]
 
-    def reference(self, path: Path) -> Reference:
-        """Return the stock model of a checkpoint."""
+    def reference(self, path: Path, prepare: Callable[[nn.Module], object] | None = None) -> Reference:
+        """Return the stock model of a checkpoint, changed by `prepare` when it is first loaded."""
         if path not in self._references:
-            self._references[path] = Reference.load(path)
+            self._references[path] = Reference.load(path, prepare)
         return self._references[path]
+
+    def plan(self, path: Path, **settings: Any) -> Plan:
+        """Return the plan that an engine would have."""
+        asked = Settings(model=str(path), **settings)
+        if str(asked) not in self._plans:
+            self._plans[str(asked)] = plan_model(asked, Plugins()).plan
+        return self._plans[str(asked)]
 
     def rig(self, path: Path, **settings: Any) -> Rig:
         """Return a running engine; the same one for the same settings."""
@@ -50,24 +58,24 @@ class Lab:
             self._rigs[str(asked)] = Rig(asked)
         return self._rigs[str(asked)]
 
+    def tight_rig(self, path: Path, pages: int, **settings: Any) -> Rig:
+        """Return a running engine with so many pages for requests."""
+        nbytes = (1 + pages) * self.plan(path, **settings).page_id_bytes
+        rig = self.rig(path, kv_cache_memory_bytes=nbytes, **settings)
+        assert rig.plan.num_pages == 1 + pages
+        return rig
+
     def run(self, path: Path, scenario: Scenario, lesion: Lesion | None = None) -> Run:
         """Run a scenario on the engine that it asks for."""
-        plan = self._ample_plan(path, scenario)
-        settings: dict[str, Any] = _settings(scenario)
-        jobs = scenario.jobs(plan.block_size)
-        if not scenario.preemption:
-            return self.rig(path, max_model_len=MOST_TOKENS, **settings).run(jobs, scenario.chunk, lesion)
-        pages, longest = tight_pool(plan, scenario)
-        rig = self.rig(path, max_model_len=longest, kv_cache_memory_bytes=pages * plan.page_id_bytes, **settings)
-        assert rig.plan.num_pages == pages and rig.plan.block_size == plan.block_size
-        return rig.run(jobs, scenario.chunk, lesion)
-
-    def _ample_plan(self, path: Path, scenario: Scenario) -> Plan:
-        key = path, scenario.layout, scenario.block_size
-        if key not in self._plans:
-            settings = Settings(model=str(path), max_model_len=MOST_TOKENS, **_settings(scenario))
-            self._plans[key] = plan_model(settings, Plugins()).plan
-        return self._plans[key]
+        settings = {"layout": scenario.layout, "block_size": scenario.block_size, "max_num_seqs": MOST_REQUESTS}
+        plan = self.plan(path, max_model_len=MOST_TOKENS, **settings)
+        if scenario.preemption:
+            pages, longest = tight_pool(plan, scenario)
+            rig = self.tight_rig(path, pages, max_model_len=longest, **settings)
+        else:
+            rig = self.rig(path, max_model_len=MOST_TOKENS, **settings)
+        assert rig.plan.block_size == plan.block_size
+        return rig.run(scenario.jobs(plan.block_size), scenario.chunk, lesion)
 
     def close(self) -> None:
         """End all engines."""
@@ -76,27 +84,18 @@ class Lab:
         self._rigs.clear()
 
 
-def _settings(scenario: Scenario) -> dict[str, Any]:
-    return {"layout": scenario.layout, "block_size": scenario.block_size, "max_num_seqs": MOST_REQUESTS}
-
-
 def tight_pool(plan: Plan, scenario: Scenario) -> tuple[int, int]:
     """Return the pages that hold two of a scenario's prompts and any one of its requests, and the longest request.
 
-    The two first requests of a scenario with preemption outgrow them, whatever else runs. The other factors do not
-    matter, so that scenarios share engines.
+    The two first requests outgrow these pages. Scenarios that differ in nothing but their requests share them.
     """
-    largest = attrs.evolve(scenario, requests=len(OUTPUTS), preemption=True, aborts=True)
+    largest = attrs.evolve(scenario, requests=len(OUTPUTS), aborts=True)
     jobs = largest.jobs(plan.block_size)
     longest = max(len(job.prompt) + job.max_tokens for job in jobs)
     two = sum(plan.pages_for(len(job.prompt)) for job in jobs[:2])
-    return 1 + max(two, plan.pages_for(longest)), longest
+    return max(two, plan.pages_for(longest)), longest
 
 
-def sites_by_growth(plan: Plan) -> dict[Growth, Iterable[str]]:
-    """Return the names of a plan's sites by what they keep."""
-    return {
-        growth: names
-        for growth in Growth
-        if (names := [binding.site for binding in plan.bindings if binding.spec.growth is growth])
-    }
+def site_names(plan: Plan, growth: Growth | None = None) -> list[str]:
+    """Return the names of a plan's sites, or of those that keep something of one kind."""
+    return [binding.site for binding in plan.bindings if growth in (None, binding.spec.growth)]

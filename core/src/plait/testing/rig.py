@@ -118,12 +118,13 @@ class Rig:
         Args:
             jobs: at least one.
             chunk: most tokens that a chunk may have, or a function that says so for each; None: the engine's own.
-            lesion: what the run shall suffer.
+            lesion: what the run shall suffer; it is cut short after the step in which it does.
 
         Raises:
             AssertionError: a page was lost or owned twice, or a request failed.
         """
         run = Run([Transcript(job) for job in jobs])
+        self._done = queue.SimpleQueue()
         self.engine.ask(lambda core: self._start(core, run, chunk, lesion))
         failure = self._done.get(timeout=PATIENCE)
         self.engine.ask(self._end)
@@ -187,6 +188,14 @@ class Rig:
                 self.engine.abort(request_id)
         self._aborts = [abort for abort in self._aborts if abort[0] > self._run.steps]
 
+    def _cut_short(self) -> None:
+        unsent = len(self._pending)
+        self._pending.clear()
+        self._left -= unsent
+        if unsent and not self._left:
+            self._done.put(None)
+        self._core.abort_all()
+
     def _sink(self, delta: Delta) -> None:
         transcript = self._by_id[delta.request_id]
         transcript.tokens.extend(delta.token_ids)
@@ -228,6 +237,9 @@ class Rig:
             self._run.steps += 1
             self._run.most_running = max(self._run.most_running, report.decode_rows + report.chunk_rows)
             self._core.scheduler.check_integrity()
-            self._send_due(idle=not self._core.busy)
+            if self._lesion is not None and self._lesion.done:
+                self._cut_short()
+            else:
+                self._send_due(idle=not self._core.busy)
         except BaseException as error:  # an exception here would end the engine's thread without a word
             self._done.put(error)

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import mlx.core as mx
 import mlx.nn as nn
+
 from plait.family import BoundSite, StateFamily
 from plait.memory.view import StateView, View
 from plait.ops import causal_conv1d, gated_delta_chunked, gated_delta_step
 from plait.recurrent import Arrays, RecurrentSite
 from plait.spec import CacheSpec, Growth, Resume, Site, TensorSpec
-
 from plait_gdn.mixer import Mixer
 
 NORM_EPS = 1e-6  # of the query and key norm, added to the sum of squares

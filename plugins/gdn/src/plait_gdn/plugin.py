@@ -8,7 +8,6 @@ from plait.errors import SiteClaimError
 from plait.family import StateFamily
 from plait.hooks import hookimpl
 from plait.spec import Claim, Site
-
 from plait_gdn.family import GatedDeltaNet
 from plait_gdn.mixer import is_mixer
 
@@ -27,5 +26,7 @@ def plait_claim_site(site: Site) -> Claim | None:
     if not is_mixer(site.module):
         return None
     if getattr(site.module, "sharding_group", None) is not None:
-        raise SiteClaimError(f"site {site.name} (family {FAMILY.name}) is sharded over devices, which is not supported yet.")
+        raise SiteClaimError(
+            f"site {site.name} (family {FAMILY.name}) is sharded over devices, which is not supported yet."
+        )
     return Claim(FAMILY.name)
