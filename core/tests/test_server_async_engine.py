@@ -12,6 +12,7 @@ import pytest
 from plait.engine.async_engine import AsyncEngine
 from plait.engine.core import EngineCore
 from plait.engine.outputs import Delta
+from plait.engine.request import Sink
 from plait.engine.sampling_params import SamplingParams
 from plait.engine.thread import EngineThread
 from plait.errors import RequestError
@@ -39,6 +40,11 @@ def check_idle(engine: EngineThread) -> None:
     """What was sent before is answered before: one question and nothing may be left."""
     assert engine.ask(lambda core: core.scheduler.unfinished) == 0
     assert engine.load == (0, 0, engine.plan.num_pages - 1)
+
+
+async def consume(engine: EngineThread) -> None:
+    async for _ in AsyncEngine(engine).generate(PROMPT, LONG):
+        pass
 
 
 def test_deltas_are_those_of_the_thread(engine: EngineThread) -> None:
@@ -69,21 +75,43 @@ def test_closing_takes_the_request_out(engine: EngineThread) -> None:
 
 def test_cancelling_takes_the_request_out(engine: EngineThread) -> None:
     async def run() -> None:
-        async def consume() -> None:
-            async for _ in AsyncEngine(engine).generate(PROMPT, LONG):
-                pass
-
-        for delay in (0, 0, 0.001, 0.01, 0.1):  # in the worker that submits, and later
-            task = asyncio.create_task(consume())
-            await asyncio.sleep(delay)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        await asyncio.get_running_loop().shutdown_default_executor()
-        await asyncio.sleep(0)
+        task = asyncio.create_task(consume(engine))
+        while not engine.load[0]:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(check_idle, engine)
 
     asyncio.run(run())
-    check_idle(engine)
+
+
+def test_cancelling_takes_out_what_is_submitted_only_then(
+    engine: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, gate, left = threading.Event(), threading.Event(), threading.Event()
+    submit = engine.submit
+
+    def gated(prompt: Sequence[int], params: SamplingParams, sink: Sink, request_id: str | None = None) -> str:
+        entered.set()
+        gate.wait(timeout=60)
+        answer = submit(prompt, params, sink, request_id)
+        left.set()
+        return answer
+
+    async def run() -> None:
+        task = asyncio.create_task(consume(engine))
+        await asyncio.to_thread(entered.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        await asyncio.to_thread(left.wait, 60)
+        await asyncio.sleep(0.1)  # the loop hears of the worker's end
+        await asyncio.to_thread(check_idle, engine)
+
+    monkeypatch.setattr(engine, "submit", gated)
+    asyncio.run(run())
 
 
 def test_if_one_is_refused_none_runs(engine: EngineThread) -> None:

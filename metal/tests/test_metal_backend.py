@@ -10,12 +10,13 @@ import mlx.core as mx
 import pytest
 
 from plait.errors import FamilyContractError, PluginError
-from plait.kernel import Kernel, KernelBackend, Launch
+from plait.kernel import BuiltKernel, Kernel, KernelBackend, Launch, RunWindow, TokenWindow
 from plait_metal import plugin
 from plait_metal.backend import CudaBackend, GpuBackend, MetalBackend
 from plait_metal.emulator import EmulatorBackend, compiler
 from plait_metal.fence import fence_after, join
 from plait_metal.resources import read_text
+from plait_metal.row_writer import KernelRowWriter
 
 
 def reference(x: mx.array, **template: Any) -> Sequence[mx.array]:
@@ -143,6 +144,34 @@ def test_no_compiler_is_an_error_that_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(compiler, "find_compiler", lambda: None)
     with pytest.raises(PluginError, match=r"install g\+\+ or clang\+\+|runs on Linux"):
         EmulatorBackend()
+
+
+class Unrun(KernelRowWriter):
+    """Launches nothing: a fence made of what a kernel would be given as `after`."""
+
+    name = "unrun"
+
+    def build(self, kernel: Kernel) -> BuiltKernel:
+        return lambda inputs, launch: [inputs[-1].astype(mx.int32)]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_every_write_waits_for_what_comes_before(rows: int, tmp_path: Path) -> None:
+    """Also one that has nothing to write: it stays a link of the chain."""
+    writer, arena = Unrun(), mx.zeros((3, 256), dtype=mx.uint32)
+    after, ids = [mx.ones(3), mx.erfinv(mx.zeros(3))], mx.ones((rows,), dtype=mx.int32)
+    values, tables = mx.ones((rows, 1, 8)), mx.ones((rows, 2), dtype=mx.int32)
+    fences = [
+        writer.write_tokens(arena, values, ids, ids, TokenWindow(256, 0, 16, 1, 8, 4), after),
+        writer.write_runs(arena, values, tables, RunWindow(256, 0, 128), after),
+        writer.zero_pages(arena, ids, after),
+        writer.copy_pages(arena, ids, ids, after),
+    ]
+    for fence in fences:
+        graph = tmp_path / "graph.dot"
+        mx.export_to_dot(str(graph), fence)
+        assert "ErfInv" in graph.read_text(encoding="utf-8")
+        assert fence.shape == (1,) and fence.dtype == mx.int32
 
 
 def test_a_fence_joins_every_array(backend: KernelBackend, tmp_path: Path) -> None:

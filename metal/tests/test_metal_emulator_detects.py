@@ -42,6 +42,7 @@ I_ = "const uint i = thread_position_in_grid.x, t = thread_index_in_threadgroup,
 SHARED = I_ + "threadgroup float a[64]; "
 TG, SG = "threadgroup_barrier(mem_flags::mem_{});", "simdgroup_barrier(mem_flags::mem_{});"
 BARRIER = TG.format("threadgroup")
+READ_THEN_WRITE = SHARED + "a[t] = x[i]; " + BARRIER + " float s = 0; if ({}) s = a[0]; @ if ({}) a[0] = 7; y[i] = s;"
 MEETING = {"divergence", "race", "uninit"}
 
 INJECTIONS = {
@@ -132,6 +133,27 @@ INJECTIONS = {
         SHARED + "a[t] = x[i]; " + BARRIER + " const float s = a[63 - t]; @ a[t] = s; y[i] = a[t];",
         BARRIER,
         "",
+    ),
+    "written after another lane read": Injection(
+        {"race"}, READ_THEN_WRITE.format("t == 5", "t == 9"), SG.format("threadgroup"), ""
+    ),
+    "written after two lanes read": Injection(
+        {"race"}, READ_THEN_WRITE.format("t == 5 || t == 6", "t == 9"), SG.format("threadgroup"), ""
+    ),
+    "written after another group read": Injection(
+        {"race"}, READ_THEN_WRITE.format("t == 5 || t == 6", "t == 40"), BARRIER, SG.format("threadgroup")
+    ),
+    "written after two groups read": Injection(
+        {"race"}, READ_THEN_WRITE.format("t == 5 || t == 40", "t == 45"), BARRIER, SG.format("threadgroup")
+    ),
+    "read, then written, after an earlier threadgroup read": Injection(
+        {"race"},
+        I_ + "auto w = const_cast<device uint*>(arena); const uint g = threadgroup_position_in_grid.x; y[i] = 0; "
+        "if (g == 0 && t < 32) y[i] = w[t]; if (g == 1 && t < 8) w[@ + t] += 1;",
+        "32",
+        "0",
+        groups=2,
+        arena=True,
     ),
     "unwritten threadgroup memory": Injection({"uninit"}, SHARED + "if (t < @) a[t] = x[i]; y[i] = a[t];", "64", "63"),
     "different values in one place": Injection(

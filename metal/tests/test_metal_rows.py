@@ -121,7 +121,8 @@ def test_write_runs(backend: KernelBackend, case: str) -> None:
     rng = np.random.default_rng(len(case))
     ids = rng.permutation(np.arange(1, 3 * width + 2))
     tables = np.zeros((4, width), np.int32)
-    tables[0], tables[1], tables[3] = ids[:width], ids[width : 2 * width], ids[2 * width : 3 * width]  # row 2: padding
+    tables[0], tables[1], tables[3] = ids[:width], ids[width : 2 * width], ids[2 * width : 3 * width]
+    tables[2, 1:] = ids[-1]  # padding, for its first page is 0
     arena = new_arena(len(ids) + 1, page)
     bits = random_bits(rng, (4, *shape), dtype.size)
     before = bytes_of(arena)
@@ -233,7 +234,7 @@ def test_kernels_equal_their_references(emulator: EmulatorBackend) -> None:
             arena, mx.random.normal((2, 1, 24)), ints([1, 2]), ints([15, 16]), TokenWindow(1024, 128, 16, 1, 24, 4), []
         ),
         lambda: recorder.write_runs(
-            arena, mx.random.normal((3, 1200)), ints([[5, 6], [0, 0], [7, 0]]), RunWindow(1024, 640, 1280), []
+            arena, mx.random.normal((3, 1200)), ints([[5, 6], [0, 3], [7, 0]]), RunWindow(1024, 640, 1280), []
         ),
         lambda: recorder.write_runs(arena, bf16[:, :, :1], ints([[5], [3], [99]]), RunWindow(1024, 128, 128), []),
         lambda: recorder.zero_pages(arena, ints([2, 0, 8]), []),

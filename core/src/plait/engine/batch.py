@@ -80,7 +80,8 @@ class BatchBuilder:
         pages = np.array(row.tables[table][: -(-count // self._per_page)], dtype=np.int32)
         if self._per_page == 1:
             return pages
-        blocks: Ints = pages[:, None] * self._per_page + np.arange(self._per_page, dtype=np.int32)
+        within = np.arange(self._per_page, dtype=np.int32)
+        blocks: Ints = np.add.outer(pages * np.int32(self._per_page), within)
         return blocks.reshape(-1)[:count]
 
     def _spans(self, decode: Sequence[Row]) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from plait.family import BoundSite, StateFamily
 from plait.hooks import hookimpl
 from plait.memory.view import TokenView, View
 from plait.ops.attention import chunk_attention, decode_attention
+from plait.ops.exponential import sigmoid
 from plait.spec import CacheSpec, Claim, Growth, Site, TensorSpec
 from plait.step import Step
 
@@ -96,7 +97,7 @@ class AttentionSite(BoundSite):
         out = parts[0] if len(parts) == 1 else mx.concatenate(parts)
         out = out.astype(x.dtype).reshape(1, tokens, -1)
         if gate is not None:
-            out = out * mx.sigmoid(gate.reshape(1, tokens, -1))
+            out = out * sigmoid(gate.reshape(1, tokens, -1))
         projected: mx.array = self.module.o_proj(out)
         return projected
 

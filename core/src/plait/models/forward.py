@@ -50,7 +50,7 @@ class Backbone(nn.Module):  # type: ignore[misc]
 
     def __call__(self, inputs: mx.array, cache: Any = None, *args: Any, **kwargs: Any) -> mx.array:
         """Run the layers on [1, tokens]; returns [1, wanted, hidden]."""
-        hidden = self.inner(inputs, cache, *args, **kwargs)
+        hidden: mx.array = self.inner(inputs, cache, *args, **kwargs)
         return hidden[:, cache[0].logit_tokens]
 
     def __getattr__(self, key: str) -> Any:

@@ -1,7 +1,7 @@
 """Softmax attention over pages, and over the tokens of a chunk, in plain MLX operations.
 
-Compute is float32. On MLX's CPU back end `exp` costs 20 ns an element, more than the products around it, and `power`
-a third of that; so there the softmax runs in base 2 with the base folded into the query's scale.
+Compute is float32. The softmax runs in base 2, the base folded into the query's scale (`plait.ops.exponential` says
+why).
 """
 
 from __future__ import annotations
@@ -10,16 +10,9 @@ import math
 
 import mlx.core as mx
 
-LOG2E = math.log2(math.e)
+from plait.ops.exponential import LOG2E, exp2, on_cpu
+
 TILE = 128  # query tokens whose scores exist at one time on CPU
-
-
-def _on_cpu() -> bool:
-    return bool(mx.default_device() == mx.cpu)
-
-
-def _exp2(x: mx.array) -> mx.array:
-    return mx.power(2.0, x) if _on_cpu() else mx.exp(x * math.log(2.0))
 
 
 def decode_attention(q: mx.array, pages: mx.array, bias: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
@@ -46,7 +39,7 @@ def decode_attention(q: mx.array, pages: mx.array, bias: mx.array, k: mx.array, 
     scores = scores + bias[:, None, None]
     own = q[:, 0] @ k[..., None]  # [rows, kv_heads, group, 1]
     top = mx.maximum(scores.max(-1, keepdims=True), own)
-    weights, own = _exp2(scores - top), _exp2(own - top)
+    weights, own = exp2(scores - top), exp2(own - top)
     total = weights.sum(-1, keepdims=True) + own
     weights = weights.reshape(rows, kv_heads, group, n, block).transpose(0, 3, 1, 2, 4)
     out = (weights @ values).sum(1) + own * v[:, :, None]
@@ -66,7 +59,7 @@ def chunk_attention(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.a
         float32 [T, heads, D].
     """
     tokens, heads, dim = q.shape
-    if not _on_cpu():
+    if not on_cpu():
         out = mx.fast.scaled_dot_product_attention(q.swapaxes(0, 1)[None], k[None], v[None], scale=scale, mask="causal")
         return out[0].swapaxes(0, 1).astype(mx.float32)
     kv_heads, total, _ = k.shape
@@ -83,7 +76,7 @@ def chunk_attention(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.a
         if size > 1:
             later = mx.arange(seen)[None] > mx.arange(seen - size, seen)[:, None]
             scores = scores + mx.where(later, -math.inf, 0.0)
-        weights = _exp2(scores - scores.max(-1, keepdims=True))
+        weights = exp2(scores - scores.max(-1, keepdims=True))
         out = weights.reshape(kv_heads, group * size, seen) @ values[:, :seen]
         out = out.reshape(kv_heads, group, size, dim) / weights.sum(-1, keepdims=True)
         tiles.append(out.transpose(2, 0, 1, 3).reshape(size, heads, dim))

@@ -13,7 +13,7 @@ import mlx.nn as nn
 
 from plait.family import BoundSite, StateFamily
 from plait.memory.view import StateView, View
-from plait.ops import causal_conv1d, gated_delta_chunked, gated_delta_step
+from plait.ops import causal_conv1d, gated_delta_chunked, gated_delta_step, sigmoid, silu
 from plait.recurrent import Arrays, RecurrentSite
 from plait.spec import CacheSpec, Growth, Resume, Site, TensorSpec
 from plait_gdn.mixer import Mixer
@@ -38,7 +38,7 @@ class GatedDeltaSite(RecurrentSite):
         """Return qkv, log decay, beta and the output gate z of each token; decay and beta in float32."""
         qkv, z, b, a = self.mixer.project(x)
         decay = self._rate * nn.softplus(a.astype(mx.float32) + self._bias)
-        return qkv, decay, mx.sigmoid(b.astype(mx.float32)), z
+        return qkv, decay, sigmoid(b.astype(mx.float32)), z
 
     def advance_one(self, inputs: Arrays, states: Arrays) -> tuple[mx.array, Arrays]:
         """See `RecurrentSite`."""
@@ -57,14 +57,16 @@ class GatedDeltaSite(RecurrentSite):
         return y, (window, state)
 
     def finish(self, y: mx.array, inputs: Arrays) -> mx.array:
-        """Norm each head, gate it, and project back."""
-        out = self.mixer.module.norm(y, inputs[3])
+        """Norm each head, gate it in float32, and project back."""
+        norm = self.mixer.module.norm
+        normed = mx.fast.rms_norm(y, norm.weight, norm.eps).astype(mx.float32)
+        out = (normed * silu(inputs[3].astype(mx.float32))).astype(y.dtype)
         projected: mx.array = self.mixer.module.out_proj(out.reshape(out.shape[0], -1))
         return projected
 
     def _heads(self, mixed: mx.array) -> tuple[mx.array, mx.array, mx.array]:
         """Activate, split into heads, and norm queries and keys; the read-out scale goes into the queries."""
-        q, k, v = self.mixer.split(nn.silu(mixed))
+        q, k, v = self.mixer.split(silu(mixed))
         return _norm(q) * self.mixer.key_dim**-0.5, _norm(k), v
 
 

@@ -14,8 +14,8 @@ struct HalfCodec {
     const uint32_t bits = bits_as<uint32_t>(value);
     const uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));  // NaN, made quiet
-    if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // from 65520 up: rounds to infinity
-    if (magnitude >= 0x38800000u) {                                 // from 2^-14 up: normal
+    if (magnitude >= 0x47800000u) return uint16_t(sign | 0x7c00u);  // from 2^16 up: infinity
+    if (magnitude >= 0x38800000u) {                                 // from 2^-14 up: normal, or carried to infinity
       const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
       return uint16_t(sign | ((rounded - 0x38000000u) >> 13));
     }
