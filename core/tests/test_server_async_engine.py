@@ -67,10 +67,10 @@ def test_closing_takes_the_request_out(engine: EngineThread) -> None:
         async for _ in deltas:
             break
         assert engine.load[0] == 1
-        await deltas.aclose()  # type: ignore[attr-defined]
+        await deltas.aclose()
+        await asyncio.to_thread(check_idle, engine)
 
     asyncio.run(run())
-    check_idle(engine)
 
 
 def test_cancelling_takes_the_request_out(engine: EngineThread) -> None:

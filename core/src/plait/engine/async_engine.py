@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -34,8 +34,10 @@ class AsyncEngine:
         self.engine = engine
         self._tick_seconds = tick_seconds
         self._stall_seconds = stall_seconds
-        # transformers changes a tokenizer's padding and truncation when it encodes, which another thread must not see.
+        # A tokenizer changes its own padding and truncation when it encodes, which another thread must not meet: one
+        # thread encodes at a time, and the first change is made now, while the engine's thread decodes nothing.
         self._tokenizer_lock = threading.Lock()
+        engine.tokenizer.encode("a")
 
     async def with_tokenizer(self, function: Callable[[Any], T]) -> T:
         """Run a function of the tokenizer on a worker thread, one at a time; returns what it returns."""
@@ -46,7 +48,7 @@ class AsyncEngine:
 
         return await asyncio.to_thread(call)
 
-    async def generate(self, tokens: Sequence[int], params: SamplingParams) -> AsyncIterator[Delta]:
+    async def generate(self, tokens: Sequence[int], params: SamplingParams) -> AsyncGenerator[Delta, None]:
         """Run one request; closing the iterator, or cancelling who waits for it, takes the request out.
 
         Raises:

@@ -22,6 +22,7 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
 
 
+POLL_SECONDS = 1.0
 Prompt = str | Sequence[int] | TokensPrompt
 
 
@@ -115,13 +116,22 @@ class LLM:
         with Progress(*columns, disable=not show) as progress:
             bar = progress.add_task("prompts", total=left)
             while left:
-                delta = deltas.get()
+                delta = self._next(deltas)
                 if delta.error is not None:
                     raise delta.error
                 add_delta(outputs[delta.request_id], delta)
                 if delta.finish_reason is not None:
                     left -= 1
                     progress.advance(bar)
+
+    def _next(self, deltas: queue.SimpleQueue[Delta]) -> Delta:
+        """Wait for the next delta; an engine that was shut down from elsewhere sends none."""
+        while True:
+            try:
+                return deltas.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                if not self._engine.alive:
+                    raise RequestError("The engine was shut down.", status=503, code="engine_shut_down") from None
 
 
 def add_delta(output: RequestOutput, delta: Delta) -> None:

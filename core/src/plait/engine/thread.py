@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import random
 import threading
@@ -59,9 +60,11 @@ class EngineThread:
         self._closed = False
         self._thread = threading.Thread(target=self._main, name="plait-engine", daemon=True)
         self._thread.start()
+        # A program that forgets to shut down must still end well.
+        atexit.register(self.shutdown)
         self._ready.wait()
         if self._failure is not None:
-            self._thread.join()
+            self.shutdown()
             raise self._failure
 
     @property
@@ -127,6 +130,7 @@ class EngineThread:
         if not self._closed:
             self._closed = True
             self._inbox.put(None)
+            atexit.unregister(self.shutdown)
         self._thread.join()
 
     def _check_alive(self) -> None:
@@ -154,9 +158,15 @@ class EngineThread:
         if params.max_tokens is not None:
             scheduler.check_fits(len(tokens), params.max_tokens)
             return tokens, params.max_tokens
-        scheduler.check_fits(len(tokens), 1)
         fits = self.plan.max_tokens_that_fit()
         longest = self.plan.request.max_model_len if fits is None else min(self.plan.request.max_model_len, fits)
+        if len(tokens) >= longest:
+            raise RequestError(
+                f"The prompt has {len(tokens)} tokens; prompt and answer together can have {longest} here. Shorten the "
+                "prompt, or start with a larger --max-model-len or --kv-cache-memory-bytes.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         return tokens, longest - len(tokens)
 
     def _main(self) -> None:
@@ -164,21 +174,26 @@ class EngineThread:
             self._start()
         except BaseException as error:
             self._failure = error
-            return
-        finally:
+        else:
             self._ready.set()
+            self._serve(self._core)
+        finally:
+            # Streams belong to their thread: one that outlives it brings the interpreter down at exit.
+            mx.synchronize()
+            mx.clear_cache()
+            mx.clear_streams()
+            self._ready.set()
+
+    def _serve(self, core: EngineCore) -> None:
+        """Run until told to end, and answer everyone before ending."""
         try:
-            self._loop(self._core)
+            self._loop(core)
         except BaseException as error:
             log.critical("engine stopped", error=repr(error), exc_info=error)
         finally:
             self._closed = True
             self._drain()
-            self._core.release()
-            # Streams belong to their thread: one that outlives it brings the interpreter down at exit.
-            mx.synchronize()
-            mx.clear_cache()
-            mx.clear_streams()
+            core.release()
 
     def _start(self) -> None:
         if self.settings.enable_prefix_caching:

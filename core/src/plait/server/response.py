@@ -64,7 +64,6 @@ class EventStream(Response):
         self.status_code = 200
         self.background = None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
-        del self.headers["content-length"]
         self._answer = answer
         self._writer = writer
         self._usage = usage

@@ -34,7 +34,11 @@ _KERNEL = ["-std=c++17", "-O1", "-g", "-fPIC", "-w", "-fno-math-errno", "-fno-st
 _POISON_PRIVATE = ["-ftrivial-auto-var-init=pattern"]
 # Metal has no double: a literal without a suffix is a float.
 _GCC = ["-fsingle-precision-constant", "--param", "tsan-instrument-func-entry-exit=0"]
-_CLANG = ["-Xclang", "-cl-single-precision-constant", "-mllvm", "-tsan-instrument-func-entry-exit=0"]
+_CLANG = [
+    *("-Xclang", "-cl-single-precision-constant"),
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    "-Wno-reserved-user-defined-literal",  # 1.0h and 1.0bf
+]
 
 
 @attrs.frozen
