@@ -56,7 +56,7 @@ def test_far_pages(emulator: EmulatorBackend) -> None:
         pytest.skip(f"this machine grants no {PAGES * WORDS * 4 >> 30} GiB of address space: {error}")
     arena = np.frombuffer(memory, np.uint32).reshape(PAGES, WORDS)
     backend = FarBackend(arena)
-    stand_in: Any = SimpleNamespace(dtype=mx.uint32, ndim=2, shape=arena.shape)
+    stand_in: Any = SimpleNamespace(dtype=mx.uint32, ndim=2, shape=arena.shape, size=arena.size)
     last = PAGES - 1
 
     rows = mx.arange(1, 15, dtype=mx.uint16).reshape(1, 2, 7)

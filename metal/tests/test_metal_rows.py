@@ -173,13 +173,28 @@ def test_a_reader_that_takes_the_fence_sees_the_write(backend: KernelBackend) ->
     assert arena[ints([1, 2, 3]) + fence][:, 5].tolist() == [0, 9, 9]
 
 
+def test_a_window_may_see_kernel_blocks(backend: KernelBackend) -> None:
+    """Pages of three kernel blocks of 8 tokens each: the window counts blocks, of which there are more than pages."""
+    arena = new_arena(4, 3 * 8 * 2 * 8)
+    window = TokenWindow(8 * 2 * 8, 0, 8, 2, 8, 4)
+    rows = mx.arange(3 * 2 * 8, dtype=mx.float32).reshape(3, 2, 8)
+    blocks, slots = [11, 3, 7], [0, 7, 5]
+    before = bytes_of(arena).reshape(12, -1)
+    mx.eval(backend.write_tokens(arena, rows, ints(blocks), ints(slots), window, []))
+    expected = expect_tokens(before, np.array(rows), blocks, slots, window)
+    np.testing.assert_array_equal(bytes_of(arena).reshape(12, -1), expected)
+
+
 def test_rows_need_not_be_contiguous(backend: KernelBackend) -> None:
     arena = new_arena(3, 1024)
-    rows = mx.arange(2 * 4 * 8, dtype=mx.float32).reshape(8, 4, 2).transpose(2, 1, 0)
+    """Nor flat: a token's axes may come as its family has them."""
+    rows = mx.arange(2 * 4 * 8, dtype=mx.float32).reshape(8, 2, 2, 2).transpose(3, 2, 1, 0)
     window = TokenWindow(1024, 0, 16, 4, 8, 4)
     before = bytes_of(arena)
     mx.eval(backend.write_tokens(arena, rows, ints([2, 1]), ints([3, 4]), window, []))
-    np.testing.assert_array_equal(bytes_of(arena), expect_tokens(before, np.array(rows), [2, 1], [3, 4], window))
+    np.testing.assert_array_equal(
+        bytes_of(arena), expect_tokens(before, np.array(rows.reshape(2, 4, 8)), [2, 1], [3, 4], window)
+    )
 
 
 def test_rows_that_do_not_fit_are_refused(emulator: EmulatorBackend) -> None:
@@ -232,6 +247,9 @@ def test_kernels_equal_their_references(emulator: EmulatorBackend) -> None:
         ),
         lambda: recorder.write_tokens(
             arena, mx.random.normal((2, 1, 24)), ints([1, 2]), ints([15, 16]), TokenWindow(1024, 128, 16, 1, 24, 4), []
+        ),
+        lambda: recorder.write_tokens(
+            arena, mx.random.normal((2, 2, 8)), ints([23, 24]), ints([3, 0]), TokenWindow(256, 0, 16, 2, 8, 4), []
         ),
         lambda: recorder.write_runs(
             arena, mx.random.normal((3, 1200)), ints([[5, 6], [0, 3], [7, 0]]), RunWindow(1024, 640, 1280), []

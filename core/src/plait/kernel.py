@@ -14,7 +14,8 @@ import attrs
 import mlx.core as mx
 
 Reference = Callable[..., Sequence[mx.array]]
-"""`reference(*inputs, **template) -> outputs`, in the order of `Kernel.inputs` and `Kernel.outputs`."""
+"""`reference(*inputs, **template)` returns the outputs, in the order of `Kernel.outputs`, and after them the new contents
+of each input that the kernel writes, in the order of `Kernel.writes`."""
 
 
 @attrs.frozen
@@ -108,11 +109,11 @@ class RunWindow:
 
 
 class RowWriter(ABC):
-    """Writes rows into an arena in place. Page 0 is the null page: it takes the writes of padding rows.
+    """Writes rows into an arena in place. Page 0 is the null page: writes of padding rows go there, or are dropped.
 
     Every method takes `after`, arrays whose evaluation must precede the write (readers of the pages written), and
-    returns a fence: an array that any later reader of those pages must depend on. An arena is a uint32 array
-    [pages, words per page].
+    returns a fence: an int32 zero [1] that any later reader of those pages must depend on, as an input of its kernel or
+    added to its indices. An arena is a uint32 array [pages, words per page].
     """
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import mlx.core as mx
 
@@ -29,10 +30,11 @@ class KernelRowWriter(KernelBackend):
         window: TokenWindow,
         after: Sequence[mx.array],
     ) -> mx.array:
-        """Write `rows` [T, outer, inner]; rows of page 0 are padding and are not written."""
+        """Write `rows` [T, ...], outer * inner units each; rows of page 0 are padding and are not written."""
         _check_arena(arena)
         shape = (pages.shape[0], window.outer, window.inner)
-        if rows.shape != shape or rows.dtype.size != window.unit or slots.shape != pages.shape:
+        fits = rows.shape[0] == shape[0] and rows.size == prod(shape) and rows.dtype.size == window.unit
+        if not fits or slots.shape != pages.shape:
             raise FamilyContractError(
                 f"write_tokens: rows are {rows.dtype} {rows.shape} with {pages.shape[0]} pages and {slots.shape[0]} "
                 f"slots, but the window takes {window.unit}-byte units of shape {shape}; check what the step returned"
@@ -41,10 +43,17 @@ class KernelRowWriter(KernelBackend):
             return fence_after(after)
         unit, scale = _widest_unit(window)
         geometry = (window.page // scale, window.offset // scale, window.block, window.outer, window.inner // scale)
-        pieces = shape[0] * shape[1]
+        pieces, pages_in_arena = shape[0] * shape[1], _pages(arena, window.page * window.unit)
         return self._launch(
             row_kernels.WRITE_TOKENS,
-            [arena, rows.view(_UNITS[unit]), pages, slots, _ints(*geometry, pieces, arena.shape[0]), join(after)],
+            [
+                arena,
+                rows.reshape(shape).view(_UNITS[unit]),
+                pages,
+                slots,
+                _ints(*geometry, pieces, pages_in_arena),
+                join(after),
+            ],
             -(-pieces // row_kernels.PIECES),
             {"T": _UNITS[unit]},
         )
@@ -64,7 +73,8 @@ class KernelRowWriter(KernelBackend):
             return fence_after(after)
         unit = next(size for size in (4, 2, 1) if row_bytes % size == 0)
         count, units, scale = rows.shape[0], row_bytes // unit, 4 // unit
-        geometry = (window.page * scale, window.offset * scale, units, count, arena.shape[0], tables.shape[1])
+        pages_in_arena = _pages(arena, 4 * window.page)
+        geometry = (window.page * scale, window.offset * scale, units, count, pages_in_arena, tables.shape[1])
         return self._launch(
             row_kernels.WRITE_RUNS,
             [arena, rows.reshape(count, -1).view(_UNITS[unit]), tables, _ints(*geometry), join(after)],
@@ -115,6 +125,11 @@ def _widest_unit(window: TokenWindow) -> tuple[int, int]:
 
 def _ints(*values: int) -> mx.array:
     return mx.array(values, dtype=mx.int32)
+
+
+def _pages(arena: mx.array, page_bytes: int) -> int:
+    """Pages of a window in the arena; its pages may be parts of the arena's own (kernel blocks)."""
+    return arena.size * 4 // page_bytes
 
 
 def _check_arena(arena: mx.array) -> None:

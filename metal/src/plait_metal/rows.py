@@ -4,10 +4,12 @@ Each writes through its input `arena` and returns a fence. Its reference returns
 first, then the new contents of `Kernel.writes`. Geometry comes in the int32 array `window`, so that sites which differ
 only in their offsets share one compiled kernel:
 
-    write_tokens  [page, offset, block, outer, inner, rows * outer, pages of the arena], in units of T
-    write_runs    [page, offset, units per row, rows, pages of the arena, width of the tables], in units of T
-    zero_pages    [words per page, pages to zero, pages of the arena]
-    copy_pages    [words per page, pages to copy, pages of the arena]
+    write_tokens  [page, offset, block, outer, inner, rows * outer, pages in the arena], in units of T
+    write_runs    [page, offset, units per row, rows, pages in the arena, width of the tables], in units of T
+    zero_pages    [words per page, pages to zero, pages in the arena]
+    copy_pages    [words per page, pages to copy, pages in the arena]
+
+A window's page may be a part of the arena's own (a kernel block), as long as a whole number of them fills it.
 
 `after` is one byte that no kernel reads; see `plait_metal.fence`.
 """

@@ -45,8 +45,7 @@ class Arenas:
         if pages:
             ids = mx.array(list(pages), dtype=mx.int32)
             mx.eval(ids)
-            for arena in self.arrays:
-                self.writer.zero_pages(arena, ids, ())
+            mx.eval([self.writer.zero_pages(arena, ids, ()) for arena in self.arrays])
 
     def commit(self, step: Step, blocks: Sequence[mx.array | None], slots: mx.array) -> None:
         """Write what a step's sites have added. The step's outputs and writes have been evaluated.
@@ -56,11 +55,12 @@ class Arenas:
             blocks: per table, the kernel block of each token of the step, int32 [tokens]; None for state tables.
             slots: the place of each token in its kernel block, int32 [tokens].
         """
+        fences = []
         for added in step.token_writes:
             view = added.view
             block = blocks[view.table]
             assert block is not None
-            self.writer.write_tokens(view.arena, added.rows, block, slots, view.window, ())
+            fences.append(self.writer.write_tokens(view.arena, added.rows, block, slots, view.window, ()))
         owners: dict[tuple[int, int, int], mx.array] = {}
         for state in step.state_writes:
             table = step.run_tables[state.view.table]
@@ -70,4 +70,6 @@ class Arenas:
             if key not in owners:
                 owners[key] = table[state.first_row : state.first_row + count]
             for tensor, window in zip(state.tensors, state.view.windows, strict=True):
-                self.writer.write_runs(state.view.arena, tensor, owners[key], window, ())
+                fences.append(self.writer.write_runs(state.view.arena, tensor, owners[key], window, ()))
+        # The next step's readers do not depend on these writes, so they end here.
+        mx.eval(fences)

@@ -42,7 +42,7 @@ class NumpyRows(RowWriter):
     """The row writer of core. It writes at once; its fence is a constant."""
 
     def __init__(self) -> None:
-        self._fence = mx.zeros((1,), dtype=mx.uint32)
+        self._fence = mx.zeros((1,), dtype=mx.int32)
         self._segments: dict[RunWindow, list[tuple[int, int, int, int]]] = {}
 
     def write_tokens(

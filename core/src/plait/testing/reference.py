@@ -14,6 +14,8 @@ from mlx.utils import tree_map
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
+from plait.testing.experts import ExpertWatch
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -49,6 +51,8 @@ class Reference:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._experts = ExpertWatch(model)
+        self._ties: dict[tuple[int, ...], int | None] = {}
         self._greedy: dict[tuple[int, ...], Expected] = {}
         self._forced: dict[tuple[tuple[int, ...], tuple[int, ...]], Expected] = {}
 
@@ -76,6 +80,13 @@ class Reference:
             _, single = self._single_run(prompt, output, len(output))
             self._forced[key] = Expected(list(output), self.cold(prompt, output), single)
         return self._forced[key]
+
+    def first_tie(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        """Return the first token of prompt and output whose experts hang on rounding, or None."""
+        key = (*prompt, *output[:-1])
+        if key not in self._ties:
+            self._ties[key] = self._experts.first_tie(key)
+        return self._ties[key]
 
     def cold(self, prompt: Sequence[int], output: Sequence[int]) -> Floats:
         """Return the log-probabilities of an output that is given, by one forward without a cache."""

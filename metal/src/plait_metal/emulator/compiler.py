@@ -29,14 +29,15 @@ _CHECKS = [
     "-fsanitize=bounds,shift,integer-divide-by-zero,signed-integer-overflow,float-cast-overflow",
     "-fsanitize-coverage=trace-pc",
 ]
-# -O1 keeps line numbers exact. Kernel texts reinterpret memory freely, as Metal lets them.
-_KERNEL = ["-std=c++17", "-O1", "-g", "-fPIC", "-w", "-fno-math-errno", "-fno-strict-aliasing"]
+# -O1 keeps line numbers exact. Kernel texts reinterpret memory freely, as Metal lets them; endless loops stay endless.
+_KERNEL = ["-std=c++17", "-O1", "-g", "-fPIC", "-w", "-fno-math-errno", "-fno-strict-aliasing", "-fno-finite-loops"]
 _POISON_PRIVATE = ["-ftrivial-auto-var-init=pattern"]
 # Metal has no double: a literal without a suffix is a float.
 _GCC = ["-fsingle-precision-constant", "--param", "tsan-instrument-func-entry-exit=0"]
 _CLANG = [
     *("-Xclang", "-cl-single-precision-constant"),
     *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    *("-mllvm", "-tsan-instrument-read-before-write"),  # y[i] += 1 is a read as well
     "-Wno-reserved-user-defined-literal",  # 1.0h and 1.0bf
 ]
 

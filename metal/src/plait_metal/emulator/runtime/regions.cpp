@@ -1,5 +1,4 @@
 // Where buffers and threadgroup variables lie, and how they begin and end a launch.
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
