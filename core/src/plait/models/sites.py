@@ -81,10 +81,14 @@ def find_sites(model: nn.Module, config: dict[str, Any], dtype: str, plugins: Pl
         )
     names = {layer: _cache_names(cache) for layer, cache in zip(stateful, caches, strict=True)}
     owned: list[OwnedSite] = []
+    unowned: dict[type, Site] = {}
     for index, found in enumerate(candidates):
         for path, module in found:
             site = Site(f"layers.{index}.{path}", index, path, module, config, dtype, names.get(index, ()))
-            owned.extend(_own(site, plugins))
+            owned.extend(_own(site, plugins, unowned))
+    if unowned:
+        # One sentence for each kind of mixer: a model that wants two plugins says so at once.
+        raise SiteClaimError("\n".join(str(plugins.unclaimed(site)) for site in unowned.values()))
     if not owned:
         raise CheckpointError(
             f"{type(model).__module__} has no layer that keeps state between tokens; nothing to serve."
@@ -92,17 +96,17 @@ def find_sites(model: nn.Module, config: dict[str, Any], dtype: str, plugins: Pl
     return owned
 
 
-def _own(site: Site, plugins: Plugins) -> list[OwnedSite]:
-    """Return a candidate's owner, or those of the candidates within it."""
+def _own(site: Site, plugins: Plugins, unowned: dict[type, Site]) -> list[OwnedSite]:
+    """Return a candidate's owner, or those of the candidates within it; what nobody owns goes to `unowned`."""
     family = plugins.claim(site)
     if family is not None:
         where = f"family {family.name!r} of plugin {plugins.owner(family.name)}, site {site.name}"
         return [OwnedSite(site, family, check_spec(family.spec(site), where))]
     inner = list(_candidates(site.module, ""))
     if not inner:
-        raise plugins.unclaimed(site)
+        unowned.setdefault(type(site.module), site)
     owned = []
     for path, module in inner:
         part = attrs.evolve(site, name=f"{site.name}.{path}", path=f"{site.path}.{path}", module=module)
-        owned.extend(_own(part, plugins))
+        owned.extend(_own(part, plugins, unowned))
     return owned
