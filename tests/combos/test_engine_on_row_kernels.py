@@ -31,7 +31,7 @@ class OnEmulator:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny hybrid checkpoint."""
     return build_checkpoint("qwen3_5", tmp_path_factory.mktemp("checkpoints"))
 
@@ -60,12 +60,12 @@ def run(model: Path, layout: str, plugins: Plugins) -> tuple[list[list[tuple[int
 
 @pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
 @pytest.mark.parametrize("layout", ["spanning", "unified"])
-def test_row_kernels_write_what_numpy_writes(model: Path, layout: str) -> None:
+def test_row_kernels_write_what_numpy_writes(hybrid: Path, layout: str) -> None:
     plugins = Plugins()
     plugins.register(OnEmulator(), PluginInfo("emulator", "tests", "0"))
-    through_kernels, report = run(model, layout, plugins)
+    through_kernels, report = run(hybrid, layout, plugins)
     assert "kernels: emulator" in "\n".join(report)
-    through_numpy, report = run(model, layout, Plugins())
+    through_numpy, report = run(hybrid, layout, Plugins())
     assert "kernels: references" in "\n".join(report)
     for ours, theirs in zip(through_kernels, through_numpy, strict=True):
         assert [token for token, _ in ours] == [token for token, _ in theirs]

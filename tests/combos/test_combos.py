@@ -1,0 +1,82 @@
+"""Every set of plugins: what is named loads and nothing else, and whoever can serve a model gives the same answer."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+OURS = {"gdn": "plait-gdn", "metal": "plait-metal"}
+"""Plugins of this repository, by the name of their entry point, and the distribution that ships each."""
+
+CORE = ("attention", "demo")
+FAMILIES = {"attention", "gdn"}
+
+
+@cache
+def installed() -> frozenset[str]:
+    """Our plugins that are installed here."""
+    names = {distribution.name for distribution in metadata.distributions()}
+    return frozenset(plugin for plugin, distribution in OURS.items() if distribution in names)
+
+
+SETS = [None, "", *sorted(OURS), "gdn,metal", " metal , gdn,"]
+
+
+def named(plugins: str | None) -> frozenset[str]:
+    """The plugins that a value of PLAIT_PLUGINS admits here."""
+    return installed() if plugins is None else frozenset(name.strip() for name in plugins.split(",") if name.strip())
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str | None, Any]:
+    """What each set of plugins said, for comparing them."""
+    return {}
+
+
+@pytest.mark.parametrize("plugins", SETS, ids=lambda value: "unset" if value is None else repr(value))
+def test_a_set_of_plugins(plugins: str | None, look: Any, reports: dict[str | None, Any]) -> None:
+    wanted = named(plugins)
+    if missing := wanted - installed():
+        pytest.skip(f"needs {', '.join(sorted(OURS[name] for name in missing))}")
+    found = reports[plugins] = look(plugins)
+
+    assert found["loaded"] == sorted([*CORE, *wanted]) and found["set_aside"] == {}
+    assert set(found["families"]) == {"attention"} | (wanted & FAMILIES)
+    assert set(found["modules"]) == {"plait", *(f"plait_{name}" for name in wanted)}
+    if "metal" not in wanted:
+        assert found["backend"] is None
+
+    llama, hybrid = found["answers"]["llama"], found["answers"]["qwen3_5"]
+    assert [len(tokens) for tokens in llama["tokens"]] == [12, 12]
+    if "gdn" in wanted:
+        assert [len(tokens) for tokens in hybrid["tokens"]] == [12, 12]
+    else:
+        assert hybrid["error"] == "SiteClaimError"
+        assert "GatedDeltaNet" in hybrid["text"] and "pip install ./plugins/gdn" in hybrid["text"]
+        limited = f"PLAIT_PLUGINS={plugins} limits what is loaded"
+        assert (limited in hybrid["text"]) == (plugins is not None)
+
+
+def test_all_sets_that_serve_a_model_answer_alike(reports: dict[str | None, Any], look: Any) -> None:
+    """Which plugins are loaded beside the ones that a model needs changes nothing."""
+    for plugins in (None, ""):
+        reports.setdefault(plugins, None)
+        reports[plugins] = reports[plugins] or look(plugins)
+    for model in ("llama", "qwen3_5"):
+        answers = {
+            str(plugins): report["answers"][model]["tokens"]
+            for plugins, report in reports.items()
+            if "tokens" in report["answers"][model]
+        }
+        first, *others = answers.values() or [[]]
+        assert all(other == first for other in others), answers
+    llama = reports[""]["answers"]["llama"]["tokens"]
+    assert len({token for tokens in llama for token in tokens}) > 4, "answers of one token would be alike anyway"
+
+
+def test_a_name_that_is_not_installed_is_named(look: Any) -> None:
+    with pytest.raises(AssertionError, match="PLAIT_PLUGINS names rwkv, which is not installed"):
+        look("rwkv")
