@@ -27,11 +27,12 @@ from plait.errors import PlaitError
 from plait.plugins import Plugins
 
 PROMPTS = ["The quick brown fox", "x" * 75]
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 def answer(checkpoint):
     try:
         with LLM(checkpoint, max_model_len=128, max_num_seqs=2, max_num_batched_tokens=32) as llm:
-            outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), use_tqdm=False)
+            outputs = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
         return {"tokens": [list(output.outputs[0].token_ids) for output in outputs]}
     except PlaitError as error:
         return {"error": type(error).__name__, "text": str(error)}

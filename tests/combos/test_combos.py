@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sysconfig
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +32,13 @@ SETS = [None, "", *sorted(OURS), "gdn,metal", " metal , gdn,"]
 def named(plugins: str | None) -> frozenset[str]:
     """The plugins that a value of PLAIT_PLUGINS admits here."""
     return installed() if plugins is None else frozenset(name.strip() for name in plugins.split(",") if name.strip())
+
+
+@pytest.mark.skipif("PLAIT_WHEELS" not in os.environ, reason="an editable install, not an environment of tox")
+def test_only_what_is_installed_is_imported() -> None:
+    site = Path(sysconfig.get_path("purelib")).resolve()
+    for name in ("plait", *(f"plait_{plugin}" for plugin in installed())):
+        assert Path(str(importlib.import_module(name).__file__)).resolve().is_relative_to(site)
 
 
 @pytest.fixture(scope="module")

@@ -98,9 +98,7 @@ def plait_claim_site(site):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_strict_plugins_end_the_command(
-    strict: bool, install: Install, checkpoints: dict[str, Path]
-) -> None:
+def test_strict_plugins_end_the_command(strict: bool, install: Install, checkpoints: dict[str, Path]) -> None:
     environment = {**os.environ, "PLAIT_PLUGINS": "wreck", **install("wreck", "raise RuntimeError('washed up')")}
     command = [sys.executable, "-m", "plait.cli", "generate", str(checkpoints["llama"]), "--prompt", "Once"]
     command += ["--max-tokens", "3", "--max-model-len", "64", *(["--strict-plugins"] if strict else [])]

@@ -35,7 +35,7 @@ State = Literal["not prepared", "preloaded", "custom", "off", "too late", "faile
 NAMES = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")
 """The BLAS functions that libmlx calls."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # glibc's malloc.h
 _KEEP_BELOW = 2**31 - 1  # bytes; the largest value that mallopt's int can carry
 _PATCHELF_SECONDS = 60
 _DIGEST_CHARACTERS = 16
@@ -273,4 +273,7 @@ def _tune_malloc() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return all([mallopt(option, _KEEP_BELOW) == 1 for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)])
+    options = {_M_MMAP_THRESHOLD: _KEEP_BELOW, _M_TRIM_THRESHOLD: _KEEP_BELOW}
+    # MLX computes on threads of its own, whose malloc arenas cannot hold 64 MiB: all share the main one.
+    options[_M_ARENA_MAX] = 1
+    return all([mallopt(option, value) == 1 for option, value in options.items()])

@@ -105,6 +105,8 @@ class Plugins:
                 self._manager.register(plugin, name=info.name)
             except (pluggy.PluginValidationError, ValueError) as error:
                 reason = str(error)
+                if info.name not in self._info and self._manager.get_plugin(info.name) is plugin:
+                    self._manager.unregister(name=info.name)  # pluggy before 1.7 keeps the hooks that it took first
         if reason is None:
             self.loaded.append(info)
             self._info[info.name] = info
@@ -290,7 +292,7 @@ class Plugins:
                     f"Install a release of {info.distribution} that matches plait {metadata.version('plait')}."
                 )
                 self._set_aside(info, PluginApiError(text))
-            elif point.name in seen:
+            elif point.name in self._info:
                 self._set_aside(info, PluginLoadError(f"plugin {info}: the name {point.name!r} is taken"))
             else:
                 self._load(point, info)

@@ -57,9 +57,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise PlanError(f"{_flag(name)} is {value!r}; wanted a whole number of 1 or more.")
-        if not 0 < self.gpu_memory_utilization <= 1:
+        if not isinstance(self.gpu_memory_utilization, int | float) or not 0 < self.gpu_memory_utilization <= 1:
             raise PlanError(
-                f"--gpu-memory-utilization is {self.gpu_memory_utilization}; wanted more than 0, at most 1."
+                f"--gpu-memory-utilization is {self.gpu_memory_utilization!r}; wanted more than 0, at most 1."
             )
         if self.kv_cache_dtype != "auto":
             raise PlanError(

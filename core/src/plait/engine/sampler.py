@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -123,7 +124,9 @@ def _cut(scaled: mx.array, draws: Sequence[Draw]) -> mx.array:
         # top-p applies to what top-k has left.
         kept = mx.where(ordered >= last, ordered, -mx.inf)
         before = mx.cumsum(mx.softmax(kept, axis=-1), axis=-1, inclusive=False)
-        top_p = mx.array([d.params.top_p for d in draws], dtype=mx.float32)[:, None]
+        # A sum of many probabilities passes 1 before its end: a row without top-p is not compared with it.
+        limits = [d.params.top_p if d.params.top_p < 1 else math.inf for d in draws]
+        top_p = mx.array(limits, dtype=mx.float32)[:, None]
         count = mx.maximum((before < top_p).sum(-1, keepdims=True), 1)
         last = mx.maximum(last, mx.take_along_axis(ordered, count - 1, axis=-1))
     return mx.where(scaled >= last, scaled, -mx.inf)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import mlx.core as mx
 import structlog
 
@@ -201,7 +202,8 @@ class EngineThread:
                 "--enable-prefix-caching: the engine has no prefix index yet; `plait plan` shows the layout that it "
                 "will use. Leave the option out."
             )
-        planned = plan_model(self.settings, self.plugins)
+        settings = attrs.evolve(self.settings, options=self.plugins.options().values(self.settings.options))
+        planned = plan_model(settings, self.plugins)
         self.plan = planned.plan
         self.vocabulary = planned.vocabulary
         self._tokenizer = planned.checkpoint.tokenizer()
@@ -212,7 +214,7 @@ class EngineThread:
         self._core = EngineCore(
             model, self.plan, self._tokenizer, tokens, self.plugins.choose_victim, self.plugins.step_done
         )
-        self.report = start_report(planned, model, backend, self.plugins, self.settings, tokens)
+        self.report = start_report(planned, model, backend, self.plugins, settings, tokens)
         log.info("engine started", report=self.report)
 
     def _step_tokens(self) -> int:

@@ -21,9 +21,11 @@ MLX_UNITS = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
 
 
 def as_bits(array: mx.array, unit: int) -> Bits:
-    """Return an evaluated array's memory as unsigned integers of `unit` bytes (NumPy knows no bfloat16)."""
-    bits = array if array.dtype == MLX_UNITS[unit] else array.view(MLX_UNITS[unit])
-    return np.array(bits, copy=False)
+    """Return an evaluated array's memory as unsigned integers of `unit` bytes."""
+    if array.dtype == mx.bfloat16:  # which NumPy does not know
+        array = array.view(MLX_UNITS[unit])
+    bits: Bits = np.array(array, copy=False).view(UNITS[unit])
+    return bits
 
 
 def run_segments(window: RunWindow) -> list[tuple[int, int, int, int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
 
 from plait.errors import CheckpointError, SiteClaimError
 from plait.family import StateFamily
@@ -50,9 +51,9 @@ def _modules(value: Any, path: str) -> Iterator[tuple[str, nn.Module]]:
             yield from _modules(item, f"{path}.{key}")
 
 
-def _stock_caches(model: nn.Module, layers: int) -> list[Any]:
+def _stock_caches(model: nn.Module) -> list[Any]:
     """Return the caches that mlx-lm makes, one for each layer that keeps state (they allocate nothing until used)."""
-    return list(model.make_cache()) if hasattr(model, "make_cache") else [None] * layers
+    return list(make_prompt_cache(model))
 
 
 def _cache_names(cache: Any) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ def find_sites(model: nn.Module, config: dict[str, Any], dtype: str, plugins: Pl
         FamilyContractError: a family's spec is unsound.
     """
     layers = model.layers
-    caches = _stock_caches(model, len(layers))
+    caches = _stock_caches(model)
     candidates = [list(_candidates(layer, "")) for layer in layers]
     stateful = [index for index, found in enumerate(candidates) if found]
     if len(caches) != len(stateful):

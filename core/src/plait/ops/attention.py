@@ -13,6 +13,7 @@ import mlx.core as mx
 from plait.ops.exponential import LOG2E, exp2, on_cpu
 
 TILE = 128  # query tokens whose scores exist at one time on CPU
+SCORES = 128 * 1024  # of one head at one time on CPU, where that allows 16 query tokens
 
 
 def decode_attention(q: mx.array, pages: mx.array, bias: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
@@ -66,12 +67,15 @@ def chunk_attention(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.a
     group = heads // kv_heads
     q = (q.astype(mx.float32) * (scale * LOG2E)).reshape(tokens, kv_heads, group, dim).transpose(1, 2, 0, 3)
     keys, values = k.astype(mx.float32).swapaxes(-1, -2), v.astype(mx.float32)
-    tiles = []
-    for start in range(0, tokens, TILE):
-        stop = min(tokens, start + TILE)
+    tiles: list[mx.array] = []
+    tile = max(16, min(TILE, SCORES // total))
+    for start in range(0, tokens, tile):
+        stop = min(tokens, start + tile)
         seen = total - tokens + stop
         size = stop - start
         part = q[:, :, start:stop].reshape(kv_heads, group * size, dim)
+        if tiles:  # one tile after the other: side by side, the scores of all would exist at one time
+            part = mx.depends([part], [tiles[-1]])[0]
         scores = (part @ keys[..., :seen]).reshape(kv_heads, group, size, seen)
         if size > 1:
             later = mx.arange(seen)[None] > mx.arange(seen - size, seen)[:, None]

@@ -166,6 +166,7 @@ class Rig:
     def _end(self, core: EngineCore) -> None:
         if self._lesion is not None:
             self._lesion.detach()
+        self._pending.clear()
         core.abort_all()
         self._run.preemptions = core.totals.preemptions - self._preemptions_before
         allocator = core.scheduler.allocator
@@ -207,6 +208,8 @@ class Rig:
                 self._done.put(delta.error)
             elif not self._left:
                 self._done.put(None)
+            elif delta.finish_reason == "abort" and not self._core.busy:
+                self._send_due(idle=True)  # no step will come that could
 
     def _forward(self, tokens: mx.array, step: Step) -> mx.array:
         if self._lesion is not None:
