@@ -153,7 +153,8 @@ def test_pool_for_one_request_and_a_half(lab: Lab, model: str) -> None:
 def test_six_requests_on_a_pool_for_three(lab: Lab, model: str) -> None:
     path = lab.checkpoint(model)
     settings = {"max_model_len": 60, "max_num_seqs": 6, "block_size": BLOCK}
-    rig = lab.tight_rig(path, 3 * lab.plan(path, **settings).pages_for(60), **settings)
+    # Three prompts, and a block each for two of them to grow.
+    rig = lab.tight_rig(path, 3 * lab.plan(path, **settings).pages_for(32) + 2, **settings)
     run = rig.run(_jobs((30, 25, 28, 31, 20, 29), (25, 30, 20, 24, 28, 27)))
     assert run.preemptions >= 1
     compare(run, lab.reference(path)).check()
@@ -174,13 +175,13 @@ def test_random_traffic(lab: Lab, model: str) -> None:
     """Arrivals, ends and aborts at random on scarce pages, until everything has happened to somebody."""
     path = lab.checkpoint(model)
     settings = {"max_model_len": 64, "max_num_seqs": 6, "block_size": BLOCK}
-    rig = lab.tight_rig(path, 2 * lab.plan(path, **settings).pages_for(64), **settings)
+    rig = lab.tight_rig(path, 2 * lab.plan(path, **settings).pages_for(29) + 1, **settings)
     rng = random.Random(1)
     jobs = [
         Job(
             prompt=prompt_tokens(index % 10, rng.choice((2, 11, 16, 29, 45))),
             max_tokens=rng.choice((1, 4, 19)),
-            arrives=3 * index + rng.randint(0, 6),
+            arrives=2 * index + rng.randint(0, 3),
             abort_after=rng.choice((None, None, 0, 1, 3, 8, 20)),
         )
         for index in range(40)

@@ -6,19 +6,19 @@ sound computations take different ones, and everything after that token differs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
-from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 
-NUDGE = 2e-6
-"""Relative change of each weight: some thirty roundings of float32, what a forward's sums add up to."""
+from plait.testing.nudge import ROUNDING, nudged
+
+SIZE = 32 * ROUNDING
+"""What the sums of a forward add up to by the last layers."""
 
 TRIES = 6
 
@@ -46,7 +46,7 @@ class ExpertWatch:
         plain = self._chosen(tokens)
         first = len(tokens)
         for seed in range(TRIES):
-            with _nudged(self._model, seed):
+            with nudged(self._model, SIZE, seed):
                 for one, other in zip(plain, self._chosen(tokens), strict=True):
                     differ = np.flatnonzero((one != other).any(axis=-1))
                     first = min(first, *differ[:1].tolist(), len(tokens))
@@ -68,19 +68,3 @@ class ExpertWatch:
             return call(module, x, indices)
 
         return type(stock.__name__, (stock,), {"__call__": watching})
-
-
-@contextmanager
-def _nudged(model: nn.Module, seed: int) -> Iterator[None]:
-    """Change every weight a little, for a while."""
-    weights = tree_flatten(model.parameters())
-    keys = mx.random.split(mx.random.key(seed), len(weights))
-    nudged = [
-        (name, w * (1 + NUDGE * mx.random.normal(w.shape, key=key)) if w.dtype == mx.float32 else w)
-        for (name, w), key in zip(weights, keys, strict=True)
-    ]
-    model.update(tree_unflatten(nudged))
-    try:
-        yield
-    finally:
-        model.update(tree_unflatten(weights))

@@ -15,6 +15,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from plait.testing.experts import ExpertWatch
+from plait.testing.nudge import ROUNDING, nudged
+
+NOISE_TRIES = 4
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,6 +56,7 @@ class Reference:
         self._model = model
         self._experts = ExpertWatch(model)
         self._ties: dict[tuple[int, ...], int | None] = {}
+        self._noise: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
         self._greedy: dict[tuple[int, ...], Expected] = {}
         self._forced: dict[tuple[tuple[int, ...], tuple[int, ...]], Expected] = {}
 
@@ -87,6 +91,17 @@ class Reference:
         if key not in self._ties:
             self._ties[key] = self._experts.first_tie(key)
         return self._ties[key]
+
+    def noise(self, prompt: Sequence[int], output: Sequence[int]) -> float:
+        """Return how far one rounding of each weight moves a log-probability of an output that is given."""
+        key = tuple(prompt), tuple(output)
+        if key not in self._noise:
+            plain, moved = self.cold(prompt, output), [0.0]
+            for seed in range(NOISE_TRIES):
+                with nudged(self._model, ROUNDING, seed):
+                    moved.append(float(np.abs(self.cold(prompt, output) - plain).max()))
+            self._noise[key] = max(moved)
+        return self._noise[key]
 
     def cold(self, prompt: Sequence[int], output: Sequence[int]) -> Floats:
         """Return the log-probabilities of an output that is given, by one forward without a cache."""
