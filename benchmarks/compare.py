@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from served import Served
 
-import plait  # first: it prepares the BLAS that MLX binds
+import plait  # isort: split (first: it prepares the BLAS that MLX binds)
 
 BATCHES = (1, 4, 16)
 CONTEXT = 512

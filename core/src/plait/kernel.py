@@ -14,8 +14,8 @@ import attrs
 import mlx.core as mx
 
 Reference = Callable[..., Sequence[mx.array]]
-"""`reference(*inputs, **template)` returns the outputs, in the order of `Kernel.outputs`, and after them the new contents
-of each input that the kernel writes, in the order of `Kernel.writes`."""
+"""`reference(*inputs, **template)` returns the outputs, in the order of `Kernel.outputs`, and after them the new
+contents of each input that the kernel writes, in the order of `Kernel.writes`."""
 
 
 @attrs.frozen

@@ -94,6 +94,7 @@ class Plugins:
         self._manager = pluggy.PluginManager("plait")
         self._manager.add_hookspecs(hooks)
         self._info: dict[str, PluginInfo] = {}
+        self._configured: list[Settings] = []
         self._load_installed()
         self._families: dict[str, tuple[StateFamily, PluginInfo]] | None = None
 
@@ -108,11 +109,28 @@ class Plugins:
                 if info.name not in self._info and self._manager.get_plugin(info.name) is plugin:
                     self._manager.unregister(name=info.name)  # pluggy before 1.7 keeps the hooks that it took first
         if reason is None:
+            reason = self._tell_history(plugin)
+            if reason is not None:
+                self._manager.unregister(plugin)
+        if reason is None:
             self.loaded.append(info)
             self._info[info.name] = info
             self._families = None
         else:
             self._set_aside(info, PluginLoadError(f"plugin {info}: {reason}"))
+
+    def _tell_history(self, plugin: object) -> str | None:
+        """Show a late plugin the settings of the engines that have started; returns what it raised, or None."""
+        function = getattr(plugin, "plait_configure", None)
+        if function is None:
+            return None
+        wants = inspect.signature(function).parameters
+        for settings in self._configured:
+            try:
+                function(**({"config": settings} if wants else {}))
+            except Exception as error:
+                return f"plait_configure raised {error!r}"
+        return None
 
     def families(self) -> dict[str, StateFamily]:
         """Return the families by name.
@@ -193,12 +211,15 @@ class Plugins:
 
     def demos(self) -> dict[str, Demo]:
         """Return the demos by name. Raises `FamilyContractError` for one name twice."""
-        demos: dict[str, Demo] = {}
+        demos: dict[str, tuple[Demo, PluginInfo]] = {}
         for info, demo in self._each("plait_demos", Demo):
             if demo.name in demos:
-                raise FamilyContractError(f"plugin {info}: there is a demo {demo.name!r} already")
-            demos[demo.name] = demo
-        return demos
+                raise FamilyContractError(
+                    f"demo {demo.name!r} is shipped twice, by plugin {demos[demo.name][1]} and by plugin {info}. "
+                    "Uninstall one, or choose with PLAIT_PLUGINS."
+                )
+            demos[demo.name] = (demo, info)
+        return {name: demo for name, (demo, _) in demos.items()}
 
     def options(self) -> Options:
         """Return the options that plugins add to the commands."""
@@ -208,20 +229,39 @@ class Plugins:
 
     def configure(self, settings: Settings) -> None:
         """Show every plugin, present and future, the settings of an engine that starts."""
-        self._manager.hook.plait_configure.call_historic(kwargs={"config": settings})
+        self._configured.append(settings)
+        self._ask("plait_configure", config=settings)
 
     def report_header(self, settings: Settings) -> list[str]:
-        """Return the plugins' lines for reports."""
+        """Return the plugins' lines for reports. Raises `FamilyContractError` for anything but texts."""
         lines: list[str] = []
-        for _, answer in self._ask("plait_report_header", config=settings):
-            if answer is not None:
-                lines.extend([answer] if isinstance(answer, str) else answer)
+        for info, answer in self._ask("plait_report_header", config=settings):
+            texts = [answer] if isinstance(answer, str) else [] if answer is None else answer
+            if not isinstance(texts, list | tuple) or any(not isinstance(text, str) for text in texts):
+                raise FamilyContractError(
+                    f"plugin {info}: plait_report_header returned {answer!r}; wanted a text, a list of texts or None"
+                )
+            lines.extend(texts)
         return lines
 
     def choose_victim(self, running: Sequence[Request], need: int) -> Request | None:
-        """Return the request that a plugin wants to give up its pages, or None."""
-        chosen: Request | None = self._manager.hook.plait_choose_victim(running=running, need=need)
-        return chosen
+        """Return the running request that a plugin wants to give up its pages, or None.
+
+        A plugin that raises or answers something else is set aside, once, and serving goes on.
+        """
+        for impl in reversed(self._manager.hook.plait_choose_victim.get_hookimpls()):
+            arguments = {"running": running, "need": need}
+            try:
+                chosen = impl.function(**{name: arguments[name] for name in impl.argnames})
+            except Exception as error:
+                self._retire(impl.plugin_name, "plait_choose_victim", f"raised {error!r}")
+                continue
+            if any(chosen is request for request in running):
+                victim: Request = chosen
+                return victim
+            if chosen is not None:
+                self._retire(impl.plugin_name, "plait_choose_victim", f"returned {chosen!r}, no running request")
+        return None
 
     def step_done(self, report: StepReport) -> None:
         """Show every plugin what a step did; one that raises is set aside, once, and serving goes on."""
@@ -229,11 +269,15 @@ class Plugins:
             try:
                 impl.function(**{name: report for name in impl.argnames})
             except Exception as error:
-                info = self._info[impl.plugin_name]
-                log.error("plugin set aside", plugin=str(info), hook="plait_step_done", error=repr(error))
-                self._manager.unregister(name=impl.plugin_name)
-                self.loaded.remove(info)
-                self.set_aside.append(attrs.evolve(info, reason=f"plait_step_done raised {error!r}"))
+                self._retire(impl.plugin_name, "plait_step_done", f"raised {error!r}")
+
+    def _retire(self, name: str, hook: str, what: str) -> None:
+        """Set aside a plugin that failed while serving."""
+        info = self._info[name]
+        log.error("plugin set aside", plugin=str(info), hook=hook, reason=what)
+        self._manager.unregister(name=name)
+        self.loaded.remove(info)
+        self.set_aside.append(attrs.evolve(info, reason=f"{hook} {what}"))
 
     def _family_owners(self) -> dict[str, tuple[StateFamily, PluginInfo]]:
         if self._families is None:

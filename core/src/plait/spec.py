@@ -133,17 +133,29 @@ def check_spec(spec: object, where: str) -> CacheSpec:
 
     if not isinstance(spec, CacheSpec):
         raise bad(f"`spec` returned {type(spec).__name__}, wanted CacheSpec")
+    if not isinstance(spec.growth, Growth) or not isinstance(spec.resume, Resume):
+        raise bad(f"growth is {spec.growth!r} and resume is {spec.resume!r}; wanted a Growth and a Resume")
+    if not isinstance(spec.tensors, tuple) or any(not isinstance(tensor, TensorSpec) for tensor in spec.tensors):
+        raise bad(f"tensors is {spec.tensors!r}; wanted a tuple of TensorSpec")
     if not spec.tensors:
         raise bad("the spec has no tensors, so zero bytes: a site that keeps nothing must not be claimed")
     if spec.growth is Growth.TOKEN and len(spec.tensors) != 1:
         raise bad(f"growth token takes one tensor, the spec has {len(spec.tensors)}")
-    if spec.block_multiple < 1:
+    if not isinstance(spec.block_multiple, int) or spec.block_multiple < 1:
         raise bad(f"block_multiple is {spec.block_multiple}, wanted 1 or more")
     for tensor in spec.tensors:
-        if tensor.dtype not in ITEMSIZE:
-            raise bad(f"tensor {tensor.name!r} has unknown dtype {tensor.dtype!r}; known: {', '.join(ITEMSIZE)}")
-        if not tensor.shape or any(not isinstance(n, int) or n < 1 for n in tensor.shape):
-            raise bad(f"tensor {tensor.name!r} has shape {tensor.shape}: zero bytes or not a shape")
-        if not 0 <= tensor.block_axis <= len(tensor.shape):
-            raise bad(f"tensor {tensor.name!r}: block_axis {tensor.block_axis} lies outside shape {tensor.shape}")
+        if problem := _tensor_problem(tensor):
+            raise bad(problem)
     return spec
+
+
+def _tensor_problem(tensor: TensorSpec) -> str | None:
+    """Say what is wrong with a tensor's spec, or return None."""
+    name, shape, axis = tensor.name, tensor.shape, tensor.block_axis
+    if not isinstance(tensor.dtype, str) or tensor.dtype not in ITEMSIZE:
+        return f"tensor {name!r} has unknown dtype {tensor.dtype!r}; known: {', '.join(ITEMSIZE)}"
+    if not isinstance(shape, tuple) or not shape or any(not isinstance(n, int) or n < 1 for n in shape):
+        return f"tensor {name!r} has shape {shape}: zero bytes or not a shape"
+    if not isinstance(axis, int) or not 0 <= axis <= len(shape):
+        return f"tensor {name!r}: block_axis {axis} lies outside shape {shape}"
+    return None

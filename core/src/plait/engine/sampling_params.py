@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -30,8 +30,11 @@ GREEDY_BELOW = 1e-5  # a temperature that leaves nothing to chance in float32
 MAX_SEED = 2**63 - 1
 
 
-def _listed(value: str | Sequence[str] | None) -> list[str]:
-    return [] if value is None else [value] if isinstance(value, str) else list(value)
+def _listed(value: Any) -> Any:
+    """Return a list of what was given: nothing, one text, or several items; anything else stays, to be refused."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else value
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +61,7 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = 16
     stop: list[str] = attrs.field(factory=list, converter=_listed)
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: Sequence[int] = attrs.field(factory=list, converter=_listed)
     ignore_eos: bool = False
     logprobs: int | None = None
     skip_special_tokens: bool = True
@@ -91,6 +94,9 @@ class SamplingParams:
         _check_int(self, "seed", -MAX_SEED - 1, MAX_SEED, optional=True)
         _check_int(self, "max_tokens", 1, None, optional=True)
         _check_int(self, "logprobs", 0, MAX_LOGPROBS, optional=True)
+        for name in ("stop", "stop_token_ids"):
+            if not isinstance(getattr(self, name), list):
+                raise RequestError(f"{name} is {getattr(self, name)!r}; wanted a list.", param=name)
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise RequestError(f"stop holds {text!r}; wanted texts of one character or more.", param="stop")

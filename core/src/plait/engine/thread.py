@@ -163,8 +163,8 @@ class EngineThread:
         longest = self.plan.request.max_model_len if fits is None else min(self.plan.request.max_model_len, fits)
         if len(tokens) >= longest:
             raise RequestError(
-                f"The prompt has {len(tokens)} tokens; prompt and answer together can have {longest} here. Shorten the "
-                "prompt, or start with a larger --max-model-len or --kv-cache-memory-bytes.",
+                f"The prompt has {len(tokens)} tokens; the model's maximum length here is {longest}, prompt and answer "
+                "together. Shorten the prompt, or start with a larger --max-model-len or --kv-cache-memory-bytes.",
                 param="prompt",
                 code="context_length_exceeded",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -9,7 +10,7 @@ import mlx.core as mx
 from plait.errors import CapacityError
 from plait.kernel import RowWriter
 from plait.memory.rows import NumpyRows
-from plait.memory.view import View, make_view
+from plait.memory.view import WORD, View, make_view
 from plait.plan import Plan
 from plait.step import Step
 
@@ -20,15 +21,7 @@ class Arenas:
     def __init__(self, plan: Plan, writer: RowWriter | None = None) -> None:
         self.plan = plan
         self.writer = writer or NumpyRows()
-        try:
-            # Words, not floats: no bit pattern is changed by moving it.
-            self.arrays = [mx.zeros((a.num_pages, a.page_bytes // 4), dtype=mx.uint32) for a in plan.arenas]
-            mx.eval(self.arrays)
-        except RuntimeError as error:
-            raise CapacityError(
-                f"The {plan.nbytes:,} bytes of the page arena cannot be allocated ({error}). "
-                "Lower --kv-cache-memory-bytes or --gpu-memory-utilization."
-            ) from error
+        self.arrays = _allocate(plan)
         assert sum(a.nbytes for a in self.arrays) == plan.nbytes
         kernel_blocks = plan.block_size // plan.kernel_block
         self.views: dict[str, View] = {
@@ -73,3 +66,26 @@ class Arenas:
                 fences.append(self.writer.write_runs(state.view.arena, tensor, owners[key], window, ()))
         # The next step's readers do not depend on these writes, so they end here.
         mx.eval(fences)
+
+
+def _allocate(plan: Plan) -> list[mx.array]:
+    """Return the arenas, zeroed. Raises `CapacityError` if this machine cannot hold them."""
+    try:
+        if mx.default_device() == mx.cpu:
+            _check_memory(plan.nbytes)
+        # Words, not floats: no bit pattern is changed by moving it.
+        arrays = [mx.zeros((a.num_pages, a.page_bytes // WORD), dtype=mx.uint32) for a in plan.arenas]
+        mx.eval(arrays)
+    except (MemoryError, RuntimeError) as error:
+        raise CapacityError(
+            f"The {plan.nbytes:,} bytes of the page arena cannot be allocated ({error}). "
+            "Lower --kv-cache-memory-bytes or --gpu-memory-utilization."
+        ) from error
+    return arrays
+
+
+def _check_memory(nbytes: int) -> None:
+    """Raise `MemoryError` for more bytes than the machine has: MLX's CPU build does not check, and crashes."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if nbytes > total:
+        raise MemoryError(f"this machine has {total:,} bytes")
