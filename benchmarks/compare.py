@@ -21,13 +21,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from models import Model, prepare
-from peer import MlxLm
 from rich.console import Console
 from rich.table import Table
-from served import Served
 
-import plait  # isort: split (first: it prepares the BLAS that MLX binds)
+import plait
+import plait.blas
+
+# After Plait, which prepares the BLAS that MLX binds.
+from models import Model, prepare  # isort: skip
+from peer import MlxLm  # isort: skip
+from served import Served  # isort: skip
 
 BATCHES = (1, 4, 16)
 CONTEXT = 512

@@ -7,6 +7,7 @@ import queue
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -45,8 +46,8 @@ def start(path: Path) -> Iterator[Start]:
     """Start engines that end with the test."""
     engines: list[EngineThread] = []
 
-    def starting(**settings: int) -> EngineThread:
-        engines.append(EngineThread(Settings(model=str(path), **settings)))  # type: ignore[arg-type]
+    def starting(**settings: Any) -> EngineThread:
+        engines.append(EngineThread(Settings(model=str(path), **settings)))
         return engines[-1]
 
     yield starting
@@ -142,9 +143,10 @@ def _serve(engine: EngineThread, lengths: list[int], tokens: int) -> None:
     _finish(deltas, len(lengths))
 
 
-def test_no_step_copies_an_arena(start: Start) -> None:
+@pytest.mark.parametrize("layout", ["spanning", "unified"])
+def test_no_step_copies_an_arena(start: Start, layout: str) -> None:
     """Pages of 128 MiB; prompts, decode steps and clearing take far less on top."""
-    engine = start(max_num_seqs=8, max_model_len=256, kv_cache_memory_bytes=128 << 20)
+    engine = start(max_num_seqs=8, max_model_len=256, kv_cache_memory_bytes=128 << 20, layout=layout)
     arena = min(plan.nbytes for plan in engine.plan.arenas)
     assert arena >= 10 * 8 * engine.plan.run_bytes
     assert _peak(engine, lambda: _serve(engine, [40, 3, 17, 90, 1, 33, 8, 64], 12)) < arena // 10

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,14 +13,10 @@ from plait.engine.batch import BatchBuilder
 from plait.memory.arena import Arenas
 from plait.memory.rows import NumpyRows
 from plait.memory.view import StateView, TokenView
-from plait.models.load import LoadedModel, PlannedModel, load_model, plan_model
 from plait.plan import Plan, PlanRequest, SiteSpec, make_plan
-from plait.plugins import Plugins
 from plait.scheduler.request import Request
 from plait.scheduler.scheduler import Scheduler
-from plait.settings import Settings
 from plait.spec import CacheSpec, Growth, Resume, TensorSpec
-from plait.testing.checkpoints import build_checkpoint
 
 import mlx.core as mx  # isort: skip
 
@@ -128,50 +122,6 @@ def test_no_step_copies_the_arena(layout: str) -> None:
         for row in batch.sampling:
             row.request.output.append(0)
     assert scheduler.running[0].computed > 100
-
-
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint("qwen3_5", tmp_path_factory.mktemp("checkpoints"))
-
-
-@pytest.fixture(scope="module", params=["spanning", "unified"])
-def model(request: pytest.FixtureRequest, hybrid: Path) -> Iterator[tuple[PlannedModel, LoadedModel]]:
-    settings = Settings(model=str(hybrid), kv_cache_memory_bytes=200 * MIB, max_model_len=512, layout=request.param)
-    planned = plan_model(settings, Plugins())
-    yield planned, load_model(planned, None)
-
-
-def test_no_step_of_a_model_copies_the_arena(model: tuple[PlannedModel, LoadedModel]) -> None:
-    planned, loaded = model
-    plan, arenas = planned.plan, loaded.arenas
-    assert {binding.spec.growth for binding in plan.bindings} == set(Growth)
-    scheduler = Scheduler(plan, plan.max_num_seqs, 32, lambda running, need: None)
-    builder = BatchBuilder(plan)
-    for name in "ab":
-        scheduler.add(Request(name, list(range(50)), 20))
-    states = 2 * plan.bytes_of(70)
-    assert arenas.nbytes > 10 * states
-    peaks, live = [], []
-    for _ in range(14):
-        schedule = scheduler.schedule()
-        mx.clear_cache()
-        mx.reset_peak_memory()
-        active = mx.get_active_memory()
-        arenas.zero(schedule.new_pages)
-        batch = builder.build(schedule)
-        logits = loaded.forward(batch.tokens, batch.step)
-        mx.eval(logits, batch.step.produced())
-        arenas.commit(batch.step, batch.blocks, batch.slots)
-        peaks.append(peak_above(active))
-        for row in batch.rows:
-            scheduler.advance(row)
-        for row in batch.sampling:
-            row.request.output.append(5)
-        del logits, batch
-        live.append(mx.get_active_memory())
-    assert max(peaks) < arenas.nbytes // 4, f"peaks {peaks} beside an arena of {arenas.nbytes}"
-    assert live[-1] <= live[4], f"active bytes after each step: {live}"
 
 
 def test_commit_gives_each_table_to_its_own_sites() -> None:

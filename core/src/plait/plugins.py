@@ -250,9 +250,9 @@ class Plugins:
         A plugin that raises or answers something else is set aside, once, and serving goes on.
         """
         for impl in reversed(self._manager.hook.plait_choose_victim.get_hookimpls()):
-            arguments = {"running": running, "need": need}
+            arguments: dict[str, Any] = {"running": running, "need": need}
             try:
-                chosen = impl.function(**{name: arguments[name] for name in impl.argnames})
+                chosen: Any = impl.function(**{name: arguments[name] for name in impl.argnames})
             except Exception as error:
                 self._retire(impl.plugin_name, "plait_choose_victim", f"raised {error!r}")
                 continue

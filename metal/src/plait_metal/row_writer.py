@@ -129,7 +129,7 @@ def _ints(*values: int) -> mx.array:
 
 def _pages(arena: mx.array, page_bytes: int) -> int:
     """Pages of a window in the arena; its pages may be parts of the arena's own (kernel blocks)."""
-    return arena.size * 4 // page_bytes
+    return int(arena.size) * 4 // page_bytes
 
 
 def _check_arena(arena: mx.array) -> None:
