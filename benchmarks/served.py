@@ -20,15 +20,18 @@ from plait.settings import Settings
 
 
 class StepTimes:
-    """A plugin that keeps what each step reports."""
+    """A plugin that keeps what each step reports, and the time from one step's end to the next one's."""
 
     def __init__(self) -> None:
-        self.reports: list[StepReport] = []
+        self.steps: list[tuple[StepReport, float]] = []
+        self._ended = 0.0
 
     @hookimpl
     def plait_step_done(self, report: StepReport) -> None:
         """Keep the report."""
-        self.reports.append(report)
+        ended = time.perf_counter()
+        self.steps.append((report, ended - self._ended))
+        self._ended = ended
 
 
 class Served:
@@ -66,12 +69,11 @@ class Served:
         """Median seconds of a step in which `batch` sequences of about `context` tokens get a token each."""
         deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
         params = SamplingParams(temperature=0, max_tokens=_tokens(batch, steps), ignore_eos=True)
-        self._times.reports.clear()
+        self._times.steps.clear()
         ids = [self._engine.submit(prompt_ids(context), params, deltas.put) for _ in range(batch)]
-        times: list[float] = []
-        while len(times) < steps + 2:
-            deltas.get()
-            times = [r.seconds for r in list(self._times.reports) if r.decode_rows == batch and not r.chunk_rows]
+        while len(self._decode_steps(batch)) < steps + 2:
+            for _ in range(batch):
+                deltas.get()
         for request_id in ids:
             self._engine.abort(request_id)
         left = set(ids)
@@ -79,9 +81,13 @@ class Served:
             delta = deltas.get()
             if delta.finish_reason is not None:
                 left.discard(delta.request_id)
-        reports = [r for r in self._times.reports if r.decode_rows == batch and not r.chunk_rows][2 : steps + 2]
-        self.overhead += [r.seconds - r.forward_seconds for r in reports]
-        return statistics.median(r.seconds for r in reports)
+        # The first follows a prompt, and its time would be the prompt's.
+        measured = self._decode_steps(batch)[2 : steps + 2]
+        self.overhead += [seconds - report.forward_seconds for report, seconds in measured]
+        return statistics.median(seconds for _, seconds in measured)
+
+    def _decode_steps(self, batch: int) -> list[tuple[StepReport, float]]:
+        return [(r, s) for r, s in list(self._times.steps) if r.decode_rows == batch and not r.chunk_rows]
 
 
 def _tokens(batch: int, steps: int) -> int:

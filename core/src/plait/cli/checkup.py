@@ -12,7 +12,6 @@ import mlx.core as mx
 
 from plait import blas
 from plait.cli.families import set_aside
-from plait.cli.plugin_options import default_values
 from plait.errors import PlaitError
 from plait.plugins import Plugins
 from plait.selfcheck import MatmulCheck, matmul_self_check
@@ -148,7 +147,7 @@ def _kernels(plugins: Plugins, problems: list[str]) -> str:
 
 def _headers(plugins: Plugins, problems: list[str]) -> list[str]:
     try:
-        return plugins.report_header(Settings(model=NO_MODEL, options=default_values(plugins.options())))
+        return plugins.report_header(Settings(model=NO_MODEL, options=plugins.options().values({})))
     except PlaitError as error:
         problems.append(str(error))
         return []

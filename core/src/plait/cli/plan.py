@@ -13,7 +13,6 @@ import typer
 from plait import logs
 from plait.cli.output import print_json, usage
 from plait.cli.parameters import MEMORY, MODEL
-from plait.cli.plugin_options import default_values
 from plait.cli.settings import engine_settings
 from plait.errors import CheckpointError, PlanError
 from plait.plan import plan_json, plan_layers_file, plan_table
@@ -75,7 +74,7 @@ def _plan_model(settings: Settings, *, as_json: bool) -> None:
 
     plugins = Plugins()
     model = _without_weights(settings.model, plugins)
-    planned = plan_model(attrs.evolve(settings, model=model, options=default_values(plugins.options())), plugins)
+    planned = plan_model(attrs.evolve(settings, model=model), plugins)
     families = {owned.site.name: owned.family.name for owned in planned.sites}
     head = _head(planned, settings)
     if as_json:

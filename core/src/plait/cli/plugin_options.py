@@ -40,11 +40,6 @@ def plugin_parameters(options: Options, command: str, flags: Collection[str]) ->
     return parameters
 
 
-def default_values(options: Options) -> dict[str, Any]:
-    """Return what the options are when the user says nothing."""
-    return {entry.name: entry.default for entry in options.entries.values()}
-
-
 def _flags(entry: Option) -> tuple[str, ...]:
     if not _NAME.fullmatch(entry.name):
         raise PluginError(

@@ -202,8 +202,7 @@ class EngineThread:
                 "--enable-prefix-caching: the engine has no prefix index yet; `plait plan` shows the layout that it "
                 "will use. Leave the option out."
             )
-        settings = attrs.evolve(self.settings, options=self.plugins.options().values(self.settings.options))
-        planned = plan_model(settings, self.plugins)
+        planned = plan_model(self.settings, self.plugins)
         self.plan = planned.plan
         self.vocabulary = planned.vocabulary
         self._tokenizer = planned.checkpoint.tokenizer()
