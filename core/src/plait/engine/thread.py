@@ -202,7 +202,8 @@ class EngineThread:
                 "--enable-prefix-caching: the engine has no prefix index yet; `plait plan` shows the layout that it "
                 "will use. Leave the option out."
             )
-        planned = plan_model(self.settings, self.plugins)
+        settings = attrs.evolve(self.settings, options=self.plugins.options().values(self.settings.options))
+        planned = plan_model(settings, self.plugins)
         self.plan = planned.plan
         self.vocabulary = planned.vocabulary
         self._tokenizer = planned.checkpoint.tokenizer()
