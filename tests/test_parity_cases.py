@@ -175,14 +175,16 @@ def test_random_traffic(lab: Lab, model: str) -> None:
     """Arrivals, ends and aborts at random on scarce pages, until everything has happened to somebody."""
     path = lab.checkpoint(model)
     settings = {"max_model_len": 64, "max_num_seqs": 6, "block_size": BLOCK}
-    rig = lab.tight_rig(path, 2 * lab.plan(path, **settings).pages_for(29) + 1, **settings)
+    plan = lab.plan(path, **settings)
+    # Any one request fits, and two prompts of 29 tokens, which then want a block more each.
+    rig = lab.tight_rig(path, max(plan.pages_for(64), 2 * plan.pages_for(29)), **settings)
     rng = random.Random(1)
     jobs = [
         Job(
-            prompt=prompt_tokens(index % 10, rng.choice((2, 11, 16, 29, 45))),
-            max_tokens=rng.choice((1, 4, 19)),
-            arrives=2 * index + rng.randint(0, 3),
-            abort_after=rng.choice((None, None, 0, 1, 3, 8, 20)),
+            prompt=prompt_tokens(index % 10, rng.choice((2, 16, 29, 29, 45))),
+            max_tokens=rng.choice((1, 6, 19)),
+            arrives=index + rng.randint(0, 3),
+            abort_after=rng.choice((None, None, None, 0, 1, 8, 30)),
         )
         for index in range(40)
     ]
