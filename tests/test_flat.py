@@ -31,10 +31,10 @@ Start = Callable[..., EngineThread]
 
 @pytest.fixture(scope="module")
 def path(lab: Lab) -> Path:
-    """A hybrid of two layers of each kind that takes long contexts."""
+    """A hybrid of one layer of each kind that takes long contexts."""
     text = {
         **CONFIGS["qwen3_5"]["text_config"],
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 2,
         "full_attention_interval": 2,
         "max_position_embeddings": 8192,
     }
